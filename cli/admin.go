@@ -56,8 +56,7 @@ Environment:
 			if err := e.platform.Setup(ctx, o, editor{e.stderr, clean}); err != nil {
 				return err
 			}
-			e.message("database, Vault and Temporal are ready")
-			return nil
+			return e.printDone("database, Vault and Temporal are ready")
 		})
 	c.Flags().BoolVar(&skip, "skip-namespace", false, "check Temporal's namespace and search attributes, do not create them")
 	return c
@@ -80,8 +79,25 @@ Environment:
 			if e.platform.RotateSecretIDs == nil {
 				return errNotLinked("rotate-secret-ids")
 			}
-			return e.platform.RotateSecretIDs(ctx, editor{e.stderr, clean})
+			if err := e.platform.RotateSecretIDs(ctx, editor{e.stderr, clean}); err != nil {
+				return err
+			}
+			return e.printDone("the secret ids of worker, API and rotator are replaced")
 		})
+}
+
+// doneMessage is the output for programs of a command that has no other one.
+type doneMessage struct {
+	Message string `json:"message"`
+}
+
+// printDone says that the command is done: on stdout in a format for programs, else on stderr.
+func (e *console) printDone(message string) error {
+	if e.machine() {
+		return e.printMachine(doneMessage{message})
+	}
+	e.message("%s", message)
+	return nil
 }
 
 // newToken is the output of admin token new.

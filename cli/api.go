@@ -55,14 +55,23 @@ func (e *env) newDoer() doer {
 	if err == nil {
 		d.err = checkURL(server.APIURL)
 	}
-	if d.err == nil && isPlain(server.APIURL) && !e.flags.insecureHTTP {
-		d.err = usagef("gpuaas", "the admin API's URL %s is not encrypted, and anyone on the network could read the token: "+
-			"use https, or accept it with --insecure-http (or GPUAAS_INSECURE_HTTP=true)", server.APIURL)
+	if d.err == nil {
+		d.err = e.checkPlain("gpuaas", server.APIURL)
 	}
 	if d.err == nil && server.CAFile != "" {
 		d.transport, d.err = trusting(server.CAFile)
 	}
 	return d
+}
+
+// checkPlain rejects an address to which the token would be sent unencrypted, unless --insecure-http
+// accepts it. command is the one whose help applies.
+func (e *env) checkPlain(command, address string) error {
+	if !isPlain(address) || e.flags.insecureHTTP {
+		return nil
+	}
+	return usagef(command, "the admin API's URL %s is not encrypted, and anyone on the network could read the token: "+
+		"use https, or accept it with --insecure-http (or GPUAAS_INSECURE_HTTP=true)", address)
 }
 
 // checkURL validates the URL of the admin API.

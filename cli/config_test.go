@@ -32,6 +32,22 @@ func (h *harness) login() {
 	require.Zero(h.t, h.run("login", "--context", "main", "--api-url", h.api.server.URL), h.err.String())
 }
 
+// A login that is rejected leaves the working context as it is.
+func TestLoginToPlainAddress(t *testing.T) {
+	t.Parallel()
+	h := withConfig(t)
+	h.login()
+	before, err := os.ReadFile(h.vars["GPUAAS_CONFIG"])
+	require.NoError(t, err)
+	h.env.stdin = strings.NewReader(apiToken)
+	require.Equal(t, schema.ExitUsage, h.run("login", "--api-url", "http://gpuaas.example.com:8081"))
+	require.Contains(t, h.err.String(), "accept it with --insecure-http")
+	after, err := os.ReadFile(h.vars["GPUAAS_CONFIG"])
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(after))
+	require.Zero(t, h.run("node", "list"), h.err.String())
+}
+
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	t.Run("from stdin", func(t *testing.T) {
@@ -115,7 +131,10 @@ func TestContexts(t *testing.T) {
 	require.Contains(t, h.err.String(), "must not contain blanks")
 	h.golden("config-set-plain", "config", "set-context", "plain", "--api-url", "http://api.example.com:8081")
 	h.env.stdin = strings.NewReader(apiToken)
-	require.Zero(t, h.run("login", "--context", "plain"))
+	require.Equal(t, schema.ExitUsage, h.run("login", "--context", "plain"))
+	require.Contains(t, h.err.String(), "--insecure-http")
+	h.env.stdin = strings.NewReader(apiToken)
+	require.Zero(t, h.run("login", "--context", "plain", "--insecure-http"))
 	require.Contains(t, h.err.String(), "warning: http://api.example.com:8081 is not encrypted")
 	require.Zero(t, h.run("config", "set-context", "local", "--api-url", "http://[::1]:8081"))
 	require.NotContains(t, h.err.String(), "warning")

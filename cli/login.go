@@ -21,7 +21,8 @@ func newLogin(e *env) *cobra.Command {
 		`Stores a token of the admin API in the configuration file, for the current context or the
 one that --context names. The token is read from stdin, or from --token-file. With
 --api-url the context is created if it does not exist; its name is then "default" unless
---context sets one. Only the owner can read the file.`,
+--context sets one. Only the owner can read the file. An address to which the token would
+be sent unencrypted is rejected without --insecure-http.`,
 		`  gpuaas login --context prod --token-file prod.token
   gpuaas login --api-url https://gpuaas.example.com < token`, func(context.Context, string) error {
 			token, err := e.readToken(file)
@@ -42,7 +43,7 @@ one that --context names. The token is read from stdin, or from --token-file. Wi
 				v := c.Contexts[name]
 				v.Token = token
 				c.Contexts[name], address = v, v.APIURL
-				return nil
+				return e.checkPlain("gpuaas login", address)
 			})
 			if err == nil {
 				e.message("stored the token of context %s in %s (mode 0600)", name, e.configPath())

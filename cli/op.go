@@ -2,6 +2,9 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -40,7 +43,7 @@ func newOpList(e *env) *cobra.Command {
 			}
 			now := e.clock.now()
 			return printList(e.console, listing[wire.OperationSummary]{
-				object: wire.OperationList{Operations: ops}, rows: ops, empty: "no operation matches",
+				object: wire.OperationList{Operations: ops}, rows: ops, empty: "no operation matches" + reasonNote(q.Reason),
 				header: []string{"NODE", "ACTION", "STATUS", "PHASE", "STARTED", "BY", "ID", "TOOK", "REASON", "OUTCOME"}, wide: 3,
 				cells: func(o wire.OperationSummary) []string {
 					status := string(o.Status)
@@ -74,9 +77,27 @@ func actionNames() (actions []lifecycle.Action) {
 
 // addStuckReason adds --stuck-reason.
 func addStuckReason(c *cobra.Command, value **[]string, usage string) {
-	var reasons []string
+	addOpenFilter(c, value, "stuck-reason", usage, stuckReasons(), func(string) error { return nil }) // an error's own reason may be one too
+}
+
+// stuckReasons are the documented reasons of parks.
+func stuckReasons() (reasons []string) {
 	for _, r := range lifecycle.ParkReasons() {
 		reasons = append(reasons, r.Reason)
 	}
-	addOpenFilter(c, value, "stuck-reason", usage, reasons, func(string) error { return nil }) // an error's own reason may be one too
+	return reasons
+}
+
+// reasonNote follows the message that nothing matches the reasons of --stuck-reason. It names those
+// that are not documented, which may be misspelled; empty if there are none.
+func reasonNote(reasons *[]string) string {
+	if reasons == nil {
+		return ""
+	}
+	documented := stuckReasons()
+	unknown := slices.DeleteFunc(slices.Clone(*reasons), func(r string) bool { return slices.Contains(documented, r) })
+	if len(unknown) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s is not among the documented reasons: %s", strings.Join(unknown, ", "), strings.Join(documented, ", "))
 }

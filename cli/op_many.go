@@ -106,6 +106,8 @@ type decideWork struct {
 	decision lifecycle.Decision
 	// command is the command line, request is one request of it, and matched what it lists.
 	command, request, matched string
+	// hint follows the message that nothing matches.
+	hint string
 	// list returns the operations that match. The rows to work on have the outcome
 	// decideNotSent.
 	list func(ctx context.Context) ([]*decideRow, error)
@@ -149,7 +151,7 @@ func (m *decideMany) find(ctx context.Context, dryRun bool) (err error) {
 		return err
 	}
 	if len(m.rows) == 0 {
-		return schema.NewError(schema.KindNotFound, "no %s matches", m.matched).WithNext("gpuaas stuck")
+		return schema.NewError(schema.KindNotFound, "no %s matches%s", m.matched, m.hint).WithNext("gpuaas stuck")
 	}
 	slices.SortStableFunc(m.rows, func(a, b *decideRow) int { return a.StuckSince.Compare(b.StuckSince) })
 	for _, r := range m.rows {
@@ -196,7 +198,7 @@ func (m *decideMany) complete(ctx context.Context, r *decideRow) {
 func runOpDecideMany(ctx context.Context, e *env, d decision, o opDecideOptions) error {
 	m := opDecisions{control: e.apiControl(), decision: d.name, options: o}
 	return e.runMany(ctx, decideWork{decision: d.name, command: "gpuaas op " + string(d.name), request: "decision", matched: "parked operation",
-		list: m.list, one: m.one}, o.manyOptions, o.yes)
+		hint: reasonNote(o.reasons), list: m.list, one: m.one}, o.manyOptions, o.yes)
 }
 
 // opDecisions is the decideWork of a decision about parked operations.

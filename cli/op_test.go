@@ -426,9 +426,14 @@ func TestStuck(t *testing.T) {
 	t.Run("no match", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)
-		for _, args := range [][]string{{"--stuck-reason", "drain_blocke"}, {"--action", "remove"}, {"-l", "rack=none"}} {
+		for _, args := range [][]string{{"--stuck-reason", "drain_blocked"}, {"--action", "remove"}, {"-l", "rack=none"}} {
 			require.Zero(t, h.run(append([]string{"stuck"}, args...)...), args)
 			require.Equal(t, "no operation that needs attention matches; all of them: gpuaas stuck\n", h.err.String(), args)
+		}
+		for _, args := range []string{"stuck", "op list", "op retry --yes --reason TCK-1"} {
+			h.run(append(strings.Fields(args), "--stuck-reason", "drain_blocked,drain_blocke")...)
+			require.Contains(t, h.err.String(), "; drain_blocke is not among the documented reasons: agent_silent, ", args)
+			require.Contains(t, h.err.String(), ", drain_blocked, ", args)
 		}
 	})
 	t.Run("more than the limit", func(t *testing.T) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -146,6 +147,14 @@ func TestAdminSetup(t *testing.T) {
 			return nil
 		}
 		h.golden("admin-setup", "admin", "setup", "--address", "temporal.test:7233")
+		h.env.platform.RotateSecretIDs = func(context.Context, io.Writer) error { return nil }
+		for _, command := range []string{"setup", "rotate-secret-ids"} {
+			require.Zero(t, h.run("admin", command, "-o", "json", "--address", "temporal.test:7233"), h.err.String())
+			var done doneMessage
+			require.NoError(t, json.Unmarshal(h.out.Bytes(), &done), command)
+			require.NotEmpty(t, done.Message, command)
+			require.NotContains(t, h.err.String(), done.Message, command)
+		}
 		require.Equal(t, temporal.Config{Address: "temporal.test:7233"}, got)
 	})
 	t.Run("failed", func(t *testing.T) {

@@ -127,7 +127,7 @@ func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 	now := e.clock.now()
 	empty := "nothing is stuck"
 	if q.filtered() {
-		empty = "no operation that needs attention matches; all of them: gpuaas stuck"
+		empty = "no operation that needs attention matches; all of them: gpuaas stuck" + reasonNote(q.reasons)
 	}
 	err := printList(e, listing[wire.StuckOperation]{
 		object: list, rows: withNodes(list), empty: empty,

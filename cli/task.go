@@ -73,7 +73,7 @@ and the time left of the lease. A lost task counts as open.`,
 				header: []string{"NODE", "TYPE", "STATUS", "AGE", "ATTEMPTS", "LEASE", "PROGRESS", "ID", "EFFECT", "STEP", "OPERATION"}, wide: 3,
 				cells: func(t wire.TaskView) []string {
 					return []string{nodeOfTask(t).name(), string(t.Type), taskStatus(t), lifecycle.Span(now.Sub(t.CreatedAt)),
-						strconv.FormatInt(t.Attempts, 10), leaseLeft(t, now), dash(t.Progress), t.TaskID, string(t.Effect), t.Step, t.OperationID}
+						strconv.FormatInt(t.Attempts, 10), leaseLeft(t, now), dash(progressOf(t)), t.TaskID, string(t.Effect), t.Step, t.OperationID}
 				},
 				name: func(t wire.TaskView) string { return t.TaskID },
 			})
@@ -96,6 +96,14 @@ func taskStatus(t wire.TaskView) string {
 		s += " (cancel requested)"
 	}
 	return s
+}
+
+// progressOf is what the agent reported last of a task that has not succeeded.
+func progressOf(t wire.TaskView) string {
+	if t.Status == task.Succeeded {
+		return ""
+	}
+	return t.Progress
 }
 
 // leaseLeft is the rest of the newest lease, for example 45s left.

@@ -88,7 +88,7 @@ func (e *console) writeTask(w io.Writer, r taskReport) {
 	fields(w, "Task:", r.TaskID, "Node:", fmt.Sprintf("%s (%s)", nodeOfTask(r.TaskView).name(), r.NodeID),
 		"Type:", fmt.Sprintf("%s (%s)", r.Type, r.Effect), "Step:", r.Step, "Status:", taskStatus(r.TaskView), "  Cancel:", cancel,
 		"Created:", e.stamp(r.CreatedAt), "Attempts:", fmt.Sprintf("%d, first dispatched %s", r.Attempts, e.stampOf(r.DispatchedAt)),
-		"Lease:", e.stampOf(r.LeaseUntil), "  Holder:", dash(r.Holder), "Deadline:", e.stampOf(r.Deadline), "Progress:", dash(r.Progress),
+		"Lease:", e.stampOf(r.LeaseUntil), "  Holder:", dash(r.Holder), "Deadline:", e.stampOf(r.Deadline), "Progress:", dash(progressOf(r.TaskView)),
 		finished, e.stampIf(r.FinishedAt))
 	if p := r.Result; p != nil {
 		line := string(p.Status)

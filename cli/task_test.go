@@ -123,6 +123,18 @@ func TestTaskList(t *testing.T) {
 			h.golden("task-"+name, append([]string{"task", "list"}, args...)...)
 		})
 	}
+	t.Run("succeeded", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		done := lostTask()
+		done.Status, done.Progress = task.Succeeded, "starting"
+		h.api.tasks = []wire.TaskView{done}
+		for _, args := range [][]string{{"list", "--all"}, {"show", done.TaskID}} {
+			require.Zero(t, h.run(append([]string{"task"}, args...)...), h.err.String())
+			require.Contains(t, h.out.String(), "succeeded")
+			require.NotContains(t, h.out.String(), "starting", args)
+		}
+	})
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

@@ -145,6 +145,17 @@ func TestServices(t *testing.T) {
 	assert.Equal(t, p.Networks["edge"].IPAM.Config[0].Subnet, one.Environment["GPUAAS_NODE_PROXY_NETWORKS"])
 }
 
+// TestStartOrder: the page loads the images and writes the settings before it starts the project.
+func TestStartOrder(t *testing.T) {
+	t.Parallel()
+	last := -1
+	for _, command := range []string{"\nfor image in api worker cli; do docker load", "\nsh setup.sh ", "\ndocker compose up --detach\n"} {
+		at := strings.Index(read(t, "README.md"), command)
+		require.Greater(t, at, last, command)
+		last = at
+	}
+}
+
 // TestReferences: each mounted file, volume, secret and network exists, and each one is used.
 func TestReferences(t *testing.T) {
 	t.Parallel()
@@ -219,6 +230,13 @@ func TestVariables(t *testing.T) {
 	for program, replica := range map[string]string{"gpuaas-api": "api-1", "gpuaas-worker": "worker-1"} {
 		assert.Equal(t, []string{"CMD", "/usr/local/bin/" + program, "--ready"}, p.Services[replica].Healthcheck.Test)
 		assert.Contains(t, reference(program+".md"), "`--ready`")
+	}
+	// Addresses that only the operator knows, without which links and the console behind a proxy fail.
+	for _, variable := range []string{"GPUAAS_CONSOLE_URL", "GPUAAS_WEB_UI_URL"} {
+		for _, replica := range []string{"api-1", "api-2"} {
+			assert.Contains(t, p.Services[replica].Environment[variable], "${"+variable+":-", replica)
+		}
+		assert.Contains(t, read(t, "README.md"), "`"+variable+"`")
 	}
 	// Compose replaces these; setup.sh writes those without a default.
 	for _, m := range regexp.MustCompile(`\$\{(\w+)(:[-?])?`).FindAllStringSubmatch(read(t, "compose.yaml"), -1) {

@@ -80,13 +80,31 @@ func portFree(ctx context.Context, port int) bool {
 	return err != nil
 }
 
-// checkPort returns an error if a part's port is occupied.
-func checkPort(ctx context.Context, part, purpose string, port int) error {
+// firstFreeSpan returns the first of portSpan free ports in a row from n; false if there are none below
+// the ports that systems use for outgoing connections.
+func firstFreeSpan(ctx context.Context, n int) (int, bool) {
+	for first := n; first < 32000; first += 10 {
+		port := first
+		for port < first+portSpan && portFree(ctx, port) {
+			port++
+		}
+		if port == first+portSpan {
+			return first, true
+		}
+	}
+	return 0, false
+}
+
+// checkPort returns an error if a part's port is occupied. up is the command that starts the stack.
+func checkPort(ctx context.Context, part, purpose string, port int, up string) error {
 	if portFree(ctx, port) {
 		return nil
 	}
-	return stackError("stop the other program, or choose other ports: gpuaas dev up --ports-from N",
-		"port %d, which %s needs for its %s, is in use by another program", port, part, purpose).WithReason("port_taken")
+	next := "stop the other program"
+	if n, found := firstFreeSpan(ctx, 17000); found {
+		next += fmt.Sprintf(", or choose other ports: %s --ports-from %d", up, n)
+	}
+	return stackError(next, "port %d, which %s needs for its %s, is in use by another program", port, part, purpose).WithReason("port_taken")
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -3,6 +3,8 @@ package dev
 import (
 	"math/rand/v2"
 	"net"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,12 +44,18 @@ func TestOccupiedPort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			port := hold(t, address)
-			err := checkPort(t.Context(), partVault, "API", port)
+			up := upOptions{options: &options{dir: "/srv/a stack"}, detach: true, temporalOnPostgres: true}.command()
+			err := checkPort(t.Context(), partVault, "API", port, up)
 			require.ErrorContains(t, err, "in use")
 			require.ErrorContains(t, err, partVault)
 			require.ErrorContains(t, err, loopback(port)[len("127.0.0.1:"):])
 			e := schema.AsError(err)
-			require.Contains(t, e.Next, "--ports-from")
+			_, from, found := strings.Cut(e.Next, "gpuaas dev up --detach --temporal-on-postgres --dir '/srv/a stack' --ports-from ")
+			require.True(t, found, e.Next)
+			n, err := strconv.Atoi(from)
+			require.NoError(t, err, "a number that can be typed")
+			_, err = portsFrom(n)
+			require.NoError(t, err)
 			require.Equal(t, schema.ExitFailed, e.Kind.Info().Exit)
 		})
 	}

@@ -25,6 +25,8 @@ type stack struct {
 	// messages receives progress messages (stderr).
 	messages io.Writer
 	getenv   func(string) string
+	// upCommand is the command that starts this stack, without its ports.
+	upCommand string
 	// temporalOnPostgres initializes TemporalOnPostgres of a new record.
 	temporalOnPostgres bool
 }
@@ -43,7 +45,7 @@ func newStack(dir string, messages io.Writer) (*stack, error) {
 		executable = real
 	}
 	return &stack{
-		layout: l, messages: messages, getenv: os.Getenv,
+		layout: l, messages: messages, getenv: os.Getenv, upCommand: "gpuaas dev up" + dirFlag(dir),
 		programs: programs{
 			executable: executable, sourceTree: findSourceTree(filepath.Dir(executable)), messages: messages,
 			look: func(program string) string {
@@ -180,7 +182,7 @@ func (s *stack) preflight(ctx context.Context, missing []part) error {
 	}
 	for _, p := range missing {
 		for _, use := range p.uses {
-			err = errors.Join(err, checkPort(ctx, p.name, use.purpose, use.port))
+			err = errors.Join(err, checkPort(ctx, p.name, use.purpose, use.port, s.upCommand))
 		}
 	}
 	if err != nil {

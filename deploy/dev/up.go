@@ -54,6 +54,7 @@ func runUp(c *cobra.Command, o upOptions) error {
 		return err
 	}
 	s.temporalOnPostgres = o.temporalOnPostgres
+	s.upCommand = o.command()
 	if err := s.start(ctx, o.from); err != nil {
 		return err
 	}
@@ -69,6 +70,18 @@ func runUp(c *cobra.Command, o upOptions) error {
 		return nil
 	}
 	return s.runForeground(ctx)
+}
+
+// command is the command line with these options, without the ports.
+func (o upOptions) command() string {
+	c := "gpuaas dev up"
+	if o.detach {
+		c += " --detach"
+	}
+	if o.temporalOnPostgres {
+		c += " --temporal-on-postgres"
+	}
+	return c + dirFlag(o.dir)
 }
 
 // start starts all missing parts while holding the folder's lock.

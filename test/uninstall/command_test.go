@@ -40,6 +40,7 @@ func TestCommand(t *testing.T) {
 	for pattern, call := range map[string]func(ctx context.Context, a string) error{
 		`^vault secrets disable (\S+)$`: func(_ context.Context, mount string) error { return vaultClient(t).Sys().Unmount(mount) },
 		`^vault policy delete (\S+)$`:   func(_ context.Context, policy string) error { return vaultClient(t).Sys().DeletePolicy(policy) },
+		`^vault auth disable (\S+)$`:    func(_ context.Context, method string) error { return vaultClient(t).Sys().DisableAuth(method) },
 		`^vault delete (\S+)$`: func(_ context.Context, path string) error {
 			_, err := vaultClient(t).Logical().Delete(path)
 			return err

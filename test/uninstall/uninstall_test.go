@@ -42,8 +42,7 @@ type site struct {
 	bin      string
 }
 
-// TestUninstall types the blocks of docs/uninstall.md that name it. The servers are then as before the setup,
-// apart from the login method of Vault.
+// TestUninstall types the blocks of docs/uninstall.md that name it. The servers are then as before the setup.
 func TestUninstall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Postgres, a Vault and a Temporal")
@@ -59,12 +58,12 @@ func TestUninstall(t *testing.T) {
 	require.NotEmpty(t, attributes)
 
 	blocks := typed(t)
-	require.Len(t, blocks, 4, "the namespace, its parts, Vault and Postgres")
+	require.Len(t, blocks, 5, "the namespace, its parts, Vault, its login method, and Postgres")
 	s.run(blocks[1])
 	schedules, attributes = s.schedules()
 	require.Empty(t, schedules)
 	require.Empty(t, attributes)
-	for _, block := range []string{blocks[0], blocks[2], blocks[3]} {
+	for _, block := range []string{blocks[0], blocks[2], blocks[3], blocks[4]} {
 		s.run(block)
 	}
 	require.Equal(t, databases, s.postgres())
@@ -87,19 +86,32 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// setup installs gpuaas, with the logins of docs/operating.md.
+// setup installs gpuaas as docs/install.md does, with the owner of the database, the logins of the programs and
+// the policy of setup's token.
 func (s *site) setup() {
 	s.t.Helper()
-	s.sql("CREATE DATABASE gpuaas")
+	s.sql("CREATE ROLE gpuaas_owner LOGIN")
+	for _, role := range []string{"gpuaas_worker", "gpuaas_api_admin", "gpuaas_api_node"} {
+		s.sql("CREATE ROLE " + role)
+		s.sql("CREATE ROLE " + role + "_a LOGIN IN ROLE " + role)
+	}
+	s.sql("CREATE DATABASE gpuaas OWNER gpuaas_owner")
+	require.NoError(s.t, s.admin().Sys().PutPolicy("gpuaas-setup", `path "sys/mounts" { capabilities = ["read"] }`))
 	database := *s.server
-	database.Path = "/gpuaas"
+	database.Path, database.User = "/gpuaas", url.User("gpuaas_owner")
 	vars := map[string]string{"GPUAAS_DATABASE_URL": database.String(), "VAULT_ADDR": s.vault.Address, "GPUAAS_VAULT_TOKEN_FILE": s.vault.TokenFile,
 		"GPUAAS_SETUP_OUT_DIR": s.t.TempDir(), "GPUAAS_ENV": "prod", "TEMPORAL_ADDRESS": s.temporal}
 	require.NoError(s.t, worker.Setup(s.t.Context(), worker.SetupOptions{Temporal: temporal.Config{Address: s.temporal, Namespace: namespace},
 		Getenv: func(name string) string { return vars[name] }, Progress: io.Discard}))
-	for _, role := range []string{"gpuaas_worker", "gpuaas_api_admin", "gpuaas_api_node"} {
-		s.sql("CREATE ROLE " + role + "_a LOGIN IN ROLE " + role)
-	}
+}
+
+// admin is a client of Vault with the root token.
+func (s *site) admin() *api.Client {
+	s.t.Helper()
+	c, err := api.NewClient(&api.Config{Address: s.vault.Address})
+	require.NoError(s.t, err)
+	c.SetToken(s.vault.RootToken)
+	return c
 }
 
 // typed are the blocks of the page that this test types.
@@ -145,16 +157,19 @@ func (s *site) postgres() []string {
 	return names
 }
 
-// secrets are the mounts, policies and AppRoles of Vault.
+// secrets are the mounts, login methods, policies and AppRoles of Vault.
 func (s *site) secrets() (names []string) {
 	s.t.Helper()
-	c, err := api.NewClient(&api.Config{Address: s.vault.Address})
-	require.NoError(s.t, err)
-	c.SetToken(s.vault.RootToken)
+	c := s.admin()
 	mounts, err := c.Sys().ListMounts()
 	require.NoError(s.t, err)
 	for path := range mounts {
 		names = append(names, "mount "+path)
+	}
+	methods, err := c.Sys().ListAuth()
+	require.NoError(s.t, err)
+	for path := range methods {
+		names = append(names, "login method "+path)
 	}
 	policies, err := c.Sys().ListPolicies()
 	require.NoError(s.t, err)

@@ -42,7 +42,7 @@ func Backup(ctx context.Context, o BackupOptions) (BackupFile, error) {
 	}
 	b := BackupFile{File: o.File, At: time.Now().UTC()}
 	fmt.Fprintf(o.Progress, "dumping the database into %s\n", o.File)
-	if err := postgres.Dump(ctx, c.DatabaseURL.Reveal(), o.File); err != nil {
+	if err := postgres.Dump(ctx, c.DatabaseURL.Reveal(), o.File, ""); err != nil {
 		return BackupFile{}, err
 	}
 	info, err := os.Stat(o.File)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/daemon"
@@ -17,8 +16,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
-	"github.com/gpuaas/gpuaas/schema/migrations"
-	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 // DrillOptions are the options of Drill.
@@ -81,11 +78,7 @@ func (r *drillRun) run(ctx context.Context, scratch *postgres.Scratch) error {
 	for _, name := range left {
 		r.say("dropped %s, which a drill left that was killed", name)
 	}
-	source, err := r.counts(ctx, r.config.DatabaseURL.Reveal())
-	if err != nil {
-		return err
-	}
-	file, remove, err := r.dump(ctx)
+	file, source, remove, err := r.dump(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,232 +94,67 @@ func (r *drillRun) run(ctx context.Context, scratch *postgres.Scratch) error {
 		return ctx.Err()
 	}
 	if schema.KindOf(err) == schema.KindServiceUnavailable { // a fault of the server says nothing about the dump
-		return err
+		return scratchFault(err, name)
 	}
 	if !r.add("restore", "whether the whole dump can be restored", "in "+lifecycle.Span(time.Since(begun).Round(time.Second)), err) {
-		r.skip("schema", "age", "rows", "audit trail", "nodes and operations", "verifier sets", "open operations")
+		r.skip()
 		return nil
 	}
-	return r.check(ctx, url, source)
+	err = r.check(ctx, url, source)
+	if lacks := postgres.Lacks(err); lacks != "" {
+		r.lacks(lacks)
+		return nil
+	}
+	return scratchFault(err, name)
 }
 
-// counts reads the rows of the database of the URL.
-func (r *drillRun) counts(ctx context.Context, url string) (store.DrillCounts, error) {
-	db, err := openForDrill(ctx, url)
-	if err != nil {
-		return store.DrillCounts{}, err
+// scratchFault names the scratch database in an error of its server.
+func scratchFault(err error, name string) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
 	}
-	defer db.Close()
-	return db.Drill().Counts(ctx)
+	e := schema.AsError(err)
+	return schema.Wrap(e.Kind, err, "the scratch database %s: %s", name, e.Message).WithReason(e.Reason).
+		WithNext(cmp.Or(e.Next, "check that the server of the scratch database runs and has free disk space, and repeat the drill"))
 }
 
 func openForDrill(ctx context.Context, url string) (*store.Store, error) {
 	return store.Open(ctx, store.Config{URL: url, Name: "gpuaas-drill", MaxConns: 2, CallTimeout: drillCall, StatementTimeout: drillCall})
 }
 
-// dump returns the dump that the drill was given, or makes one, which remove removes.
-func (r *drillRun) dump(ctx context.Context) (file string, remove func(), err error) {
+// dump returns the dump that the drill was given, or makes one, which remove removes. source are the rows of
+// the database: those of now, or of the snapshot of the dump that it makes.
+func (r *drillRun) dump(ctx context.Context) (file string, source store.DrillCounts, remove func(), err error) {
 	if r.File != "" {
 		if _, err := os.Stat(r.File); err != nil {
-			return "", nil, schema.Wrap(schema.KindNotFound, err, "reading the dump").WithNext("name a file that gpuaas admin backup wrote")
+			return "", source, nil, schema.Wrap(schema.KindNotFound, err, "reading the dump").WithNext("name a file that gpuaas admin backup wrote")
 		}
-		return r.File, func() {}, nil
+	}
+	db, err := openForDrill(ctx, r.config.DatabaseURL.Reveal())
+	if err != nil {
+		return "", source, nil, err
+	}
+	defer db.Close()
+	if r.File != "" {
+		source, err = db.Drill().Counts(ctx)
+		return r.File, source, func() {}, err
 	}
 	folder, err := os.MkdirTemp("", "gpuaas-drill-")
 	if err != nil {
-		return "", nil, err
+		return "", source, nil, err
 	}
 	remove = func() { _ = os.RemoveAll(folder) } // the system removes what is left
 	file = filepath.Join(folder, "gpuaas.dump")
-	r.say("dumping the database into %s", file)
-	if err := postgres.Dump(ctx, r.config.DatabaseURL.Reveal(), file); err != nil {
-		remove()
-		return "", nil, err
-	}
-	return file, remove, nil
-}
-
-// check checks the restored copy.
-func (r *drillRun) check(ctx context.Context, url string, source store.DrillCounts) error {
-	db, err := openForDrill(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if known, err := r.schema(ctx, db.Drill()); err != nil || !known {
-		r.skip("age", "rows", "audit trail", "nodes and operations", "verifier sets", "open operations")
-		return err
-	}
-	restored, err := db.Drill().Counts(ctx)
-	if err != nil {
-		return err
-	}
-	r.age(restored)
-	r.rows(source, restored)
-	for _, check := range []func(context.Context, *store.Drill) error{r.trail, r.damage, r.verifierSets} {
-		if err := check(ctx, db.Drill()); err != nil {
-			return err
-		}
-	}
-	r.open(restored)
-	return nil
-}
-
-func (r *drillRun) schema(ctx context.Context, d *store.Drill) (known bool, err error) {
-	version, oldest, err := d.Schema(ctx)
-	c := diagnosis.Check{Name: "schema", Asked: "whether this version works with the schema of the dump"}
-	mine := migrations.Latest()
-	switch {
-	case errors.Is(err, context.Canceled):
-		return false, err
-	case err != nil:
-		r.report.Add(c.Failed("the dump has no schema of gpuaas: "+schema.AsError(err).Message, diagnosis.Operator, "use a dump of the database that GPUAAS_DATABASE_URL names"))
-		return false, nil
-	case oldest > mine:
-		r.report.Add(c.Failed(fmt.Sprintf("version %d needs programs from version %d on; this program has version %d", version, oldest, mine),
-			diagnosis.Operator, "run the gpuaas of the version that made the dump"))
-		return false, nil
-	case version > mine:
-		r.report.Add(c.Info(fmt.Sprintf("version %d, which is newer than this program's %d and works with it", version, mine), ""))
-	case version < mine:
-		r.report.Add(c.Info(fmt.Sprintf("version %d; this program needs version %d", version, mine), "after a restore, run gpuaas admin setup"))
-	default:
-		r.report.Add(c.OK(fmt.Sprintf("version %d", version)))
-	}
-	return true, nil
-}
-
-func (r *drillRun) age(n store.DrillCounts) {
-	c := diagnosis.Check{Name: "age", Asked: "how old the newest audit event is: what happened later is lost"}
-	if n.NewestAudit == nil {
-		r.report.Add(c.Failed("the dump has no audit event", diagnosis.Operator, "use a dump of a database that is in use"))
-		return
-	}
-	age := time.Since(*n.NewestAudit).Round(time.Second)
-	answer := fmt.Sprintf("the newest audit event is %s old, from %s", lifecycle.Span(age), n.NewestAudit.UTC().Format(time.RFC3339))
-	if age > oldDump {
-		r.report.Add(c.Info(answer, "make dumps more often, or check the job that makes them"))
-		return
-	}
-	r.report.Add(c.OK(answer))
-}
-
-// rows compares the copy with the database. Rows that are never deleted cannot be more than those of the
-// database; fewer are those of the time since the dump.
-func (r *drillRun) rows(source, restored store.DrillCounts) {
-	c := diagnosis.Check{Name: "rows", Asked: "the rows of the dump, and those of the database now"}
-	var parts []string
-	missing, more := "", ""
-	for _, n := range []struct {
-		name             string
-		source, restored int64
-		deleted          bool // by retention
-	}{
-		{"nodes", source.Nodes, restored.Nodes, false}, {"operations", source.Operations, restored.Operations, true},
-		{"tasks", source.Tasks, restored.Tasks, true}, {"audit events", source.AuditEvents, restored.AuditEvents, true},
-		{"certificates", source.Certificates, restored.Certificates, true}, {"verifier sets", source.VerifierSets, restored.VerifierSets, false},
-	} {
-		parts = append(parts, fmt.Sprintf("%s %d of %d", n.name, n.restored, n.source))
-		if n.restored == 0 && n.source > 0 {
-			missing = cmp.Or(missing, n.name)
-		}
-		if n.restored > n.source && !n.deleted {
-			more = cmp.Or(more, n.name)
-		}
-	}
-	answer := strings.Join(parts, ", ")
-	switch {
-	case missing != "":
-		r.report.Add(c.Failed("no "+missing+": "+answer, diagnosis.Operator, "check which database the job of the dumps reads"))
-	case more != "":
-		r.report.Add(c.Info("more "+more+" than the database: "+answer, "check that the dump is of this database, and whether the database was restored since"))
-	default:
-		r.report.Add(c.OK(answer))
-	}
-}
-
-func (r *drillRun) trail(ctx context.Context, d *store.Drill) error {
-	said := time.Now()
-	trail, err := d.Trail(ctx, func(t store.DrillTrail) {
-		if time.Since(said) >= progressEvery {
-			said = time.Now()
-			r.say("verified %s of the audit trail", text.Count(int(t.Events), "event"))
-		}
+	source, err = db.Drill().Snapshot(ctx, func(snapshot string) error {
+		r.say("dumping the database into %s", file)
+		return postgres.Dump(ctx, r.config.DatabaseURL.Reveal(), file, snapshot)
 	})
 	if err != nil {
-		return err
+		remove()
 	}
-	c := diagnosis.Check{Name: "audit trail", Asked: "the chains of audit events and checkpoints; gpuaas audit --verify also checks the signatures"}
-	if trail.Fault != "" {
-		r.report.Add(c.Failed(trail.Fault, diagnosis.Operator, "compare with gpuaas audit --verify of the database: if that has no fault, the dump was changed"))
-		return nil
-	}
-	r.report.Add(c.OK(fmt.Sprintf("%s of %s and %s", text.Count(int(trail.Events), "event"), text.Count(int(trail.Streams), "stream"), text.Count(int(trail.Checkpoints), "checkpoint"))))
-	return nil
-}
-
-func (r *drillRun) damage(ctx context.Context, d *store.Drill) error {
-	n, err := d.Damage(ctx)
-	if err != nil {
-		return err
-	}
-	c := diagnosis.Check{Name: "nodes and operations", Asked: "rows that contradict others"}
-	if n == (store.DrillDamage{}) {
-		r.report.Add(c.OK("none"))
-		return nil
-	}
-	r.report.Add(c.Failed(fmt.Sprintf("%d nodes with an operation that is not theirs, %d nodes behind their operations or certificates, %d tasks without node or operation, %d invalid indexes",
-		n.Claims, n.Fences, n.Tasks, n.InvalidIndexes), diagnosis.Operator, "do not restore this dump; use another one, and check the database that it is of"))
-	return nil
-}
-
-func (r *drillRun) verifierSets(ctx context.Context, d *store.Drill) error {
-	newest, fault, err := d.VerifierSets(ctx)
-	if err != nil {
-		return err
-	}
-	c := diagnosis.Check{Name: "verifier sets", Asked: "whether the sets can be read, and how long the newest one is valid"}
-	left := time.Until(newest.Doc.ExpiresAt).Round(time.Hour)
-	switch {
-	case fault != "":
-		r.report.Add(c.Failed(fault, diagnosis.Operator, "do not restore this dump"))
-	case newest.Doc.Version == 0:
-		r.report.Add(c.Failed("there is none", diagnosis.Operator, "use a dump of a database that gpuaas admin setup prepared"))
-	case left <= 0:
-		r.report.Add(c.Info(fmt.Sprintf("set %d has expired", newest.Doc.Version), "after a restore, gpuaas admin setup publishes a set"))
-	default:
-		r.report.Add(c.OK(fmt.Sprintf("set %d, valid for %s", newest.Doc.Version, lifecycle.Span(left))))
-	}
-	return nil
-}
-
-func (r *drillRun) open(n store.DrillCounts) {
-	c := diagnosis.Check{Name: "open operations", Asked: "operations that run or wait in the dump"}
-	answer := fmt.Sprintf("%d, of which %d are parked", n.Open, n.Parked)
-	if n.Open == 0 {
-		r.report.Add(c.OK(answer))
-		return
-	}
-	r.report.Add(c.Info(answer, "after a restore, gpuaas admin restore-mode start ends those whose run has ended; see docs/operating.md"))
+	return file, source, remove, err
 }
 
 func (r *drillRun) say(format string, args ...any) {
 	fmt.Fprintf(r.Progress, format+"\n", args...)
-}
-
-// add adds a check: answer without an error, otherwise a fault with the error's message and next step.
-func (r *drillRun) add(name, asked, answer string, err error) bool {
-	c := diagnosis.Check{Name: name, Asked: asked}
-	if err == nil {
-		return r.report.Add(c.OK(answer))
-	}
-	e := schema.AsError(err)
-	return r.report.Add(c.Failed(e.Message, diagnosis.Operator, cmp.Or(e.Next, "use another dump, and check the job that makes them")))
-}
-
-// skip adds checks that an earlier fault makes pointless.
-func (r *drillRun) skip(names ...string) {
-	for _, name := range names {
-		r.report.Add(diagnosis.Check{Name: name}.Skipped())
-	}
 }

@@ -52,11 +52,8 @@ func newDrillBench(t *testing.T) *drillBench {
 	b.store, err = store.Open(t.Context(), store.Config{URL: b.url})
 	require.NoError(t, err)
 	t.Cleanup(b.store.Close)
-	by := audit.Subject{Actor: "a test"}
-	for _, host := range []string{"gpu-1", "gpu-2"} {
-		_, err := b.store.Admin.Register(t.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "region-1"}, by)
-		require.NoError(t, err)
-	}
+	b.register("gpu-1")
+	b.register("gpu-2")
 	_, private, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
 	doc, err := json.Marshal(trust.VerifierSetDoc{V: 1, Env: "test", Version: 1, IssuedAt: time.Now().UTC(), ExpiresAt: time.Now().UTC().Add(48 * time.Hour),
@@ -70,8 +67,14 @@ func newDrillBench(t *testing.T) *drillBench {
 	require.NoError(t, err)
 	set, err := trust.ParseVerifierSet(raw)
 	require.NoError(t, err)
-	require.NoError(t, b.store.Identities.PutSet(t.Context(), set.Stored(), by))
+	require.NoError(t, b.store.Identities.PutSet(t.Context(), set.Stored(), audit.Subject{Actor: "a test"}))
 	return b
+}
+
+func (b *drillBench) register(host string) {
+	b.t.Helper()
+	_, err := b.store.Admin.Register(b.t.Context(), schema.NewID(), wire.RegisterNodeRequest{Host: host, SKU: "cpu-dev", RegionCode: "region-1"}, audit.Subject{Actor: "a test"})
+	require.NoError(b.t, err)
 }
 
 func (b *drillBench) getenv(name string) string {

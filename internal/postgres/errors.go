@@ -28,7 +28,7 @@ var faults = []struct{ state, fault, next string }{
 	{"25P03", transient, ""}, // idle transaction timeout
 	{"40", transient, ""},    // a lost race
 	{undefinedTable, unsuitable, setup},
-	{"42703", unsuitable, setup},
+	{undefinedColumn, unsuitable, setup},
 	{"42883", unsuitable, setup},
 	{"25006", "accepts no writes: it is a standby", nextReadOnly},
 	{insufficientPrivilege, "denies its role a privilege that this version needs", setup},
@@ -46,6 +46,9 @@ const lockNotAvailable = "55P03"
 
 // undefinedTable is the SQLSTATE of a statement that names a table that does not exist.
 const undefinedTable = "42P01"
+
+// undefinedColumn is the SQLSTATE of a statement that names a column that does not exist.
+const undefinedColumn = "42703"
 
 const (
 	transient  = "is temporarily unavailable"

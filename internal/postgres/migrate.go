@@ -142,3 +142,13 @@ func NoTable(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == undefinedTable
 }
+
+// Lacks returns what a statement names that does not exist in the database, such as `relation "nodes" does not
+// exist`; "" for other errors.
+func Lacks(err error) string {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && (e.Code == undefinedTable || e.Code == undefinedColumn) {
+		return e.Message
+	}
+	return ""
+}

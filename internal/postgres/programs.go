@@ -25,6 +25,8 @@ const (
 	maxProgramText = 500
 	// nextServer is the next step after the server ended a connection.
 	nextServer = "check that the server runs and has free disk space, and repeat the command"
+	// nextDisk is the next step if a restore filled the disk of its server.
+	nextDisk = "free disk space on the server, or set GPUAAS_DRILL_DATABASE_URL to another server"
 )
 
 // libpqParams are the parameters of a URL that pg_dump and pg_restore accept. Others, such as the size
@@ -34,11 +36,12 @@ const (
 var libpqParams = []string{"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding", "connect_timeout",
 	"target_session_attrs", "application_name", "options", "gssencmode", "krbsrvname"}
 
-// Dump writes a dump of the database into a new file, with pg_dump in its custom format. The file is
+// Dump writes a dump of the database into a new file, with pg_dump in its custom format. The dump is of the
+// exported snapshot, or of a new one if snapshot is "". The file is
 // complete: an error leaves none, and a killed process at most one of another name, FILE.part-…. A file
 // that exists is KindAlreadyExists; an error of pg_dump is KindInternal, or KindServiceUnavailable if the
 // server ended the connection, reason pg_dump.
-func Dump(ctx context.Context, url, file string) error {
+func Dump(ctx context.Context, url, file, snapshot string) error {
 	if _, err := os.Lstat(file); err == nil {
 		return schema.NewError(schema.KindAlreadyExists, "%s exists", file).WithNext("choose another file")
 	}
@@ -48,7 +51,11 @@ func Dump(ctx context.Context, url, file string) error {
 	}
 	defer os.Remove(part.Name()) //nolint:errcheck // it was renamed, or is incomplete
 	defer part.Close()           //nolint:errcheck // synced before
-	err = program(ctx, url, "pg_dump", "--format=custom", "--no-password", "--lock-wait-timeout="+dumpLockWait, "--file="+part.Name())
+	args := []string{"--format=custom", "--no-password", "--lock-wait-timeout=" + dumpLockWait, "--file=" + part.Name()}
+	if snapshot != "" {
+		args = append(args, "--snapshot="+snapshot)
+	}
+	err = program(ctx, url, "pg_dump", args...)
 	if err != nil {
 		return err
 	}
@@ -114,7 +121,8 @@ func programFault(name, said string) (schema.Kind, string) {
 		kind schema.Kind
 		next string
 	}{
-		{"pg_restore", "No space left on device", schema.KindServiceUnavailable, "free disk space on the server, or set GPUAAS_DRILL_DATABASE_URL to another server"},
+		{"pg_restore", "No space left on device", schema.KindServiceUnavailable, nextDisk},
+		{"pg_restore", "Check free disk space", schema.KindServiceUnavailable, nextDisk},
 		{"", "No space left on device", schema.KindInternal, "free disk space"},
 		{"", "server version mismatch", schema.KindInternal, "install the client programs of the server's version"},
 		{"", "unsupported version", schema.KindInternal, "install the client programs of the version that made the dump, or of a later one"},

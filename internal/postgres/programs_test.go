@@ -60,7 +60,7 @@ func TestWrongPassword(t *testing.T) {
 
 	need.Program(t, "pg_dump", "install the client programs of Postgres")
 	file := filepath.Join(t.TempDir(), "dump")
-	err = Dump(t.Context(), url, file)
+	err = Dump(t.Context(), url, file, "")
 	require.ErrorContains(t, err, "password authentication failed")
 	require.Contains(t, schema.AsError(err).Next, "PGPASSFILE")
 	require.NotContains(t, err.Error(), "sesame")

@@ -11,9 +11,14 @@ import (
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // one reads the one row of a query.
-func one[T any](ctx context.Context, db *db, sql string, args ...any) (T, error) {
-	rows, _ := db.Pool().Query(ctx, sql, args...) // CollectExactlyOneRow returns the error
+func one[T any](ctx context.Context, q querier, sql string) (T, error) {
+	rows, _ := q.Query(ctx, sql) // CollectExactlyOneRow returns the error
 	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[T])
 }
 
@@ -35,19 +40,41 @@ type DrillCounts struct {
 // Counts counts the rows in one snapshot.
 func (d *Drill) Counts(ctx context.Context) (DrillCounts, error) {
 	return query(ctx, d.db, "counting the rows", func(ctx context.Context) (DrillCounts, error) {
-		return one[DrillCounts](ctx, d.db, `SELECT (SELECT count(*) FROM nodes) AS nodes, (SELECT count(*) FROM operations) AS operations,
-			(SELECT count(*) FROM node_tasks) AS tasks, (SELECT count(*) FROM audit_events) AS audit_events,
-			(SELECT count(*) FROM node_certificates) AS certificates, (SELECT count(*) FROM verifier_sets) AS verifier_sets,
-			(SELECT count(*) FROM operations WHERE ended_at IS NULL) AS open,
-			(SELECT count(*) FROM operations WHERE status = 'parked') AS parked,
-			(SELECT max(at) FROM audit_events) AS newest_audit`)
+		return one[DrillCounts](ctx, d.db.Pool(), drillCounts)
 	})
+}
+
+const drillCounts = `SELECT (SELECT count(*) FROM nodes) AS nodes, (SELECT count(*) FROM operations) AS operations,
+	(SELECT count(*) FROM node_tasks) AS tasks, (SELECT count(*) FROM audit_events) AS audit_events,
+	(SELECT count(*) FROM node_certificates) AS certificates, (SELECT count(*) FROM verifier_sets) AS verifier_sets,
+	(SELECT count(*) FROM operations WHERE ended_at IS NULL) AS open,
+	(SELECT count(*) FROM operations WHERE status = 'parked') AS parked,
+	(SELECT max(at) FROM audit_events) AS newest_audit`
+
+// Snapshot counts the rows in a snapshot, and runs dump while the snapshot, which it exported, can be imported.
+func (d *Drill) Snapshot(ctx context.Context, dump func(snapshot string) error) (n DrillCounts, err error) {
+	type exported struct{ ID string }
+	tx, err := d.db.Pool().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return n, d.db.Interpret(err, "exporting a snapshot")
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
+	// pg_dump may take its time to connect.
+	if _, err = tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
+		return n, d.db.Interpret(err, "exporting a snapshot")
+	}
+	if n, err = one[DrillCounts](ctx, tx, drillCounts); err != nil {
+		return n, d.db.Interpret(err, "counting the rows")
+	}
+	snapshot, err := one[exported](ctx, tx, "SELECT pg_export_snapshot() AS id")
+	if err != nil {
+		return n, d.db.Interpret(err, "exporting a snapshot")
+	}
+	return n, dump(snapshot.ID)
 }
 
 // DrillDamage counts rows that contradict others. All are 0 in an undamaged copy.
 type DrillDamage struct {
-	// InvalidIndexes are indexes that a stopped statement left.
-	InvalidIndexes int64
 	// Claims are nodes that name an operation that is not theirs, or that is unknown.
 	Claims int64
 	// Fences are nodes whose fence or incarnation is behind their operations or certificates.
@@ -59,8 +86,7 @@ type DrillDamage struct {
 // Damage counts the contradictions.
 func (d *Drill) Damage(ctx context.Context) (DrillDamage, error) {
 	return query(ctx, d.db, "comparing nodes, operations and tasks", func(ctx context.Context) (DrillDamage, error) {
-		return one[DrillDamage](ctx, d.db, `SELECT (SELECT count(*) FROM pg_index WHERE NOT indisvalid) AS invalid_indexes,
-			(SELECT count(*) FROM nodes n WHERE operation_id IS NOT NULL
+		return one[DrillDamage](ctx, d.db.Pool(), `SELECT (SELECT count(*) FROM nodes n WHERE operation_id IS NOT NULL
 				AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = n.operation_id AND o.node_id = n.node_id)) AS claims,
 			(SELECT count(*) FROM nodes n WHERE EXISTS (SELECT FROM operations o WHERE o.node_id = n.node_id AND o.op_seq > n.op_seq)
 				OR EXISTS (SELECT FROM node_certificates c WHERE c.node_id = n.node_id AND c.incarnation > n.incarnation)) AS fences,
@@ -212,7 +238,7 @@ func (t *trailCheck) end(head audit.Head, last *audit.Event) {
 func (d *Drill) Schema(ctx context.Context) (version, oldest int64, err error) {
 	type row struct{ Version, Oldest int64 }
 	r, err := query(ctx, d.db, "reading the schema version", func(ctx context.Context) (row, error) {
-		return one[row](ctx, d.db, `SELECT (SELECT coalesce(max(version_id), 0) FROM goose_db_version) AS version,
+		return one[row](ctx, d.db.Pool(), `SELECT (SELECT coalesce(max(version_id), 0) FROM goose_db_version) AS version,
 			(SELECT oldest_program FROM schema_programs) AS oldest`)
 	})
 	return r.Version, r.Oldest, err

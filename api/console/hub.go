@@ -19,8 +19,10 @@ import (
 
 // Bounds of the streams.
 const (
-	// maxStreams is the number of open pages of one process.
+	// maxStreams is the number of open pages of one process, and maxSubject that of one subject, so
+	// that none can use them all.
 	maxStreams = 512
+	maxSubject = 128
 	// noticeEvery is the least time between two notices on a stream.
 	noticeEvery = readEvery
 	// followAgain is the pause before the hub reads changes again after an error.
@@ -77,6 +79,9 @@ func (h *hub) open(session Session, watch, revision string) (*stream, error) {
 		return nil, schema.NewError(schema.KindServiceUnavailable, "gpuaas-api is stopping").WithReason("stopping")
 	case len(h.streams) >= maxStreams:
 		return nil, schema.NewError(schema.KindServiceUnavailable, "%d pages are open; this page is read again without a stream", maxStreams).WithReason("streams")
+	case h.streamsOf(session.Subject) >= maxSubject:
+		return nil, schema.NewError(schema.KindServiceUnavailable, "%s has %d open pages; this page is read again without a stream", session.Subject, maxSubject).
+			WithReason("streams")
 	}
 	s := &stream{session: session, watch: watch, notices: make(chan string, 1), ended: make(chan struct{})}
 	h.streams[s] = true
@@ -88,6 +93,16 @@ func (h *hub) open(session Session, watch, revision string) (*stream, error) {
 	default: // it is signaled
 	}
 	return s, nil
+}
+
+// streamsOf counts the streams of a subject.
+func (h *hub) streamsOf(subject string) (n int) {
+	for s := range h.streams {
+		if s.session.Subject == subject {
+			n++
+		}
+	}
+	return n
 }
 
 // close ends a stream. It does nothing if the stream has ended.

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 // pageOf opens a stream for a page that is up to date.
 func pageOf(t *testing.T, h *hub, session byte, watch string) *stream {
 	t.Helper()
-	s, err := h.open(Session{ID: sessionID{session}}, watch, h.revision())
+	s, err := h.open(Session{ID: sessionID{session}, Subject: fmt.Sprint("ops-", session)}, watch, h.revision())
 	require.NoError(t, err)
 	return s
 }
@@ -54,14 +55,35 @@ func TestStreamsOfASession(t *testing.T) {
 func TestStreamsAreLimited(t *testing.T) {
 	t.Parallel()
 	h := newHub(Config{})
-	for range maxStreams - 1 {
-		pageOf(t, h, 1, WatchAll)
+	for i := range maxStreams - 1 {
+		pageOf(t, h, byte(i/maxSubject), WatchAll)
 	}
-	last := pageOf(t, h, 1, WatchAll)
+	last := pageOf(t, h, 8, WatchAll)
 	_, err := h.open(Session{}, WatchAll, "")
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
 	h.close(last)
+	pageOf(t, h, 9, WatchAll)
+}
+
+// One subject cannot use all streams, with however many sessions.
+func TestStreamsOfASubjectAreLimited(t *testing.T) {
+	t.Parallel()
+	h := newHub(Config{})
+	var last *stream
+	open := func(session byte) (err error) {
+		last, err = h.open(Session{ID: sessionID{session}, Subject: "viewer-1"}, WatchAll, "")
+		return err
+	}
+	for i := range maxSubject {
+		require.NoError(t, open(byte(i)))
+	}
+	held := last
+	err := open(0)
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.ErrorContains(t, err, "viewer-1 has 128 open pages")
 	pageOf(t, h, 1, WatchAll)
+	h.close(held)
+	require.NoError(t, open(0))
 }
 
 // What the admin API sends after it closed a stream is not read.

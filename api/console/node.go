@@ -45,7 +45,7 @@ func commandOnly(a lifecycle.Action) bool {
 type nodeListData struct {
 	wire.NodeList
 
-	Filter map[string]string
+	Filter filter
 	// States are the values of the filter state.
 	States []lifecycle.NodeState
 	Next   string
@@ -54,8 +54,8 @@ type nodeListData struct {
 
 // nodeList lists nodes by host name. Its URL is the saved view.
 func nodeList(r *Request) (View, error) {
-	q, filter := filters(r, "host", "state", "sku", "region", "provider", "selector", "removed")
-	list, err := Shared[wire.NodeList](r, "/nodes", q)
+	f := filterOf(r.URL.Query().Get, "host", "state", "sku", "region", "provider", "selector", "removed")
+	list, err := Shared[wire.NodeList](r, "/nodes", f.query(r))
 	if err != nil {
 		return View{}, err
 	}
@@ -63,7 +63,7 @@ func nodeList(r *Request) (View, error) {
 		return n.LastHeartbeatAt != nil && r.Now.Sub(*n.LastHeartbeatAt) > lifecycle.SilentAfter
 	}
 	return View{Template: "nodes", Title: "Nodes", Nav: "Nodes", Watch: WatchAll,
-		Data: nodeListData{list, filter, lifecycle.NodeStates(), nextPage(r, list.NextPageToken), silent}}, nil
+		Data: nodeListData{list, f, lifecycle.NodeStates(), f.next(r, list.NextPageToken), silent}}, nil
 }
 
 // nodeData is the data of the template node. Its parts are read apart.

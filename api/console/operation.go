@@ -172,7 +172,7 @@ func decide(r *Request, d lifecycle.Decision) (View, error) {
 type operationListData struct {
 	wire.OperationList
 
-	Filter map[string]string
+	Filter filter
 	// States are the values of the filter status.
 	States []lifecycle.OperationState
 	Next   string
@@ -180,37 +180,11 @@ type operationListData struct {
 
 // operationList lists operations, newest first.
 func operationList(r *Request) (View, error) {
-	q, filter := filters(r, "node", "action", "status", "open", "since")
-	list, err := Shared[wire.OperationList](r, "/operations", q)
+	f := filterOf(r.URL.Query().Get, "node", "action", "status", "open", "since")
+	list, err := Shared[wire.OperationList](r, "/operations", f.query(r))
 	if err != nil {
 		return View{}, err
 	}
 	return View{Template: "operations", Title: "Operations", Nav: "Operations", Watch: WatchAll,
-		Data: operationListData{list, filter, lifecycle.OperationStates(), nextPage(r, list.NextPageToken)}}, nil
-}
-
-// pageRows is the number of rows of a page of a list.
-const pageRows = 100
-
-// filters returns the query of a list with the parameters that the page's URL has, and their values
-// for the page's form.
-func filters(r *Request, names ...string) (url.Values, map[string]string) {
-	q, values := url.Values{"limit": {fmt.Sprint(pageRows)}}, map[string]string{}
-	for _, name := range append(names, "page_token") {
-		if v := r.URL.Query().Get(name); v != "" {
-			q.Set(name, v)
-			values[name] = printable(v)
-		}
-	}
-	return q, values
-}
-
-// nextPage returns the URL of the next page of a list, empty on the last one.
-func nextPage(r *Request, token string) string {
-	if token == "" {
-		return ""
-	}
-	q := r.URL.Query()
-	q.Set("page_token", token)
-	return r.URL.Path + "?" + q.Encode()
+		Data: operationListData{list, f, lifecycle.OperationStates(), f.next(r, list.NextPageToken)}}, nil
 }

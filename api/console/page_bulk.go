@@ -85,6 +85,10 @@ type bulkPage struct {
 	// Plan is nil until a verb is chosen.
 	Plan *bulkPlan
 	Key  string
+	// Needs is the role that the subject lacks to start the plan, empty if it has it.
+	Needs trust.Role
+	// Parallel is how many requests are sent at a time by default, MaxParallel at most.
+	Parallel, MaxParallel int
 	// Changed is set if the plan is another one than the operator confirmed.
 	Changed bool
 	Runs    []bulkView
@@ -98,7 +102,7 @@ func showBulk(r *Request) (View, error) {
 // bulkPlanPage is the page with the plan for the filters of the request.
 func bulkPlanPage(r *Request, do string, harm, changed bool) (View, error) {
 	p := bulkPage{Do: do, Harm: harm, Changed: changed, States: lifecycle.NodeStates(), Plans: lifecycle.Operations(),
-		Filter: filter{}, Runs: r.console.bulk.list()}
+		Filter: filter{}, Parallel: bulkParallel, MaxParallel: maxBulkParallel, Runs: r.console.bulk.list()}
 	for _, v := range bulkVerbs() {
 		if v.Decision != "" {
 			p.Decisions = append(p.Decisions, v)
@@ -116,7 +120,7 @@ func bulkPlanPage(r *Request, do string, harm, changed bool) (View, error) {
 		if err != nil {
 			return View{}, err
 		}
-		p.Plan, p.Filter, p.Key = plan, of, schema.NewID()
+		p.Plan, p.Filter, p.Key, p.Needs = plan, of, schema.NewID(), lacks(r, verb.Decision)
 	}
 	if changed {
 		view.Status = http.StatusConflict
@@ -132,12 +136,8 @@ func (r *Request) bulkChoice(do string) (bulkVerb, filter, error) {
 	if i < 0 {
 		return bulkVerb{}, nil, schema.NewError(schema.KindInvalidRequest, "unknown bulk action").WithReason("bad_do")
 	}
-	verb, f := bulkVerbs()[i], filter{}
-	for _, name := range verb.filters() {
-		if v := strings.TrimSpace(r.FormValue(name)); v != "" {
-			f[name] = v
-		}
-	}
+	verb := bulkVerbs()[i]
+	f := filterOf(r.FormValue, verb.filters()...)
 	if len(f) == 0 {
 		return verb, f, schema.NewError(schema.KindInvalidRequest, "a bulk action needs a filter: %s", text.Or(verb.filters())).
 			WithReason("no_filter").WithNext("to select all nodes, filter by each state or region")

@@ -92,7 +92,7 @@ func (b *bulkRuns) list() (all []bulkView) {
 
 // start starts a run with an ID, for a plan with a target at least. A second start with the ID
 // returns the first run.
-func (b *bulkRuns) start(r *Request, id string, plan *bulkPlan, reason string, parallel int) (*bulkRun, error) {
+func (b *bulkRuns) start(r *request, id string, plan *bulkPlan, reason string, parallel int) (*bulkRun, error) {
 	run := &bulkRun{id: id, reason: reason, by: r.Subject, session: r.id, verb: plan.verb, parallel: parallel, started: r.Now}
 	for _, t := range plan.chosen {
 		run.rows = append(run.rows, bulkRow{bulkTarget: t, outcome: bulkNotSent})
@@ -153,7 +153,7 @@ func (b *bulkRuns) work(run *bulkRun) {
 	run.mu.Lock()
 	run.endedAt = b.console.cfg.Now()
 	run.mu.Unlock()
-	b.console.hub.note(WatchAll)
+	b.console.hub.note(watchAll)
 }
 
 // send sends the request about one target as the subject who started the run, whose session must

@@ -32,7 +32,7 @@ func (f filter) values() url.Values {
 }
 
 // query returns the parameters of the admin API for the page of the list that the request asks for.
-func (f filter) query(r *Request) url.Values {
+func (f filter) query(r *request) url.Values {
 	q := f.values()
 	q.Set("limit", pageRows)
 	if token := r.URL.Query().Get("page_token"); token != "" {
@@ -42,7 +42,7 @@ func (f filter) query(r *Request) url.Values {
 }
 
 // next returns the address of the page with the token, empty for none.
-func (f filter) next(r *Request, token string) string {
+func (f filter) next(r *request, token string) string {
 	if token == "" {
 		return ""
 	}

@@ -193,7 +193,7 @@ func (h *hub) follow(ctx context.Context) error {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, maxForm)) // the status is an error already
 		return errorOf(text)
 	}
-	h.note(WatchAll)
+	h.note(watchAll)
 	notifying.Go(func() { h.notify(ctx, cancel) })
 	defer cancel()
 	return h.read(response.Body)
@@ -225,11 +225,11 @@ func (h *hub) read(events io.Reader) error {
 	return lines.Err()
 }
 
-// note remembers that a node changed, or with WatchAll that anything may have.
+// note remembers that a node changed, or with watchAll that anything may have.
 func (h *hub) note(node string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if node == WatchAll {
+	if node == watchAll {
 		h.all = true
 	}
 	h.changed[node] = true
@@ -255,7 +255,7 @@ func (h *hub) publish() bool {
 		h.number++
 	}
 	for s := range h.streams {
-		if len(h.changed) == 0 || !h.all && s.watch != WatchAll && !h.changed[s.watch] {
+		if len(h.changed) == 0 || !h.all && s.watch != watchAll && !h.changed[s.watch] {
 			continue
 		}
 		select {

@@ -32,18 +32,18 @@ type auditEvent struct {
 }
 
 // showAudit shows the events of all streams, newest first.
-func showAudit(r *Request) (View, error) {
+func showAudit(r *request) (view, error) {
 	p := auditPage{Filter: filterOf(r.URL.Query().Get, "node", "actor", "action", "result", "since", "selector"), Results: audit.Results()}
 	p.Actions = slices.Sorted(slices.Values(audit.Actions()))
-	list, err := Recent[wire.AuditPage](r, "/audit", p.Filter.query(r))
+	list, err := fetchRecent[wire.AuditPage](r, "/audit", p.Filter.query(r))
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	for _, row := range list.Events {
 		p.Events = append(p.Events, newAuditEvent(row))
 	}
 	p.Older = p.Filter.next(r, list.NextPageToken)
-	return View{Template: "audit", Title: "Audit trail", Nav: "Audit", Data: p}, nil
+	return view{Template: "audit", Title: "Audit trail", Nav: "Audit", Data: p}, nil
 }
 
 func newAuditEvent(row audit.Row) auditEvent {

@@ -85,7 +85,7 @@ func TestRevisionOfOlderData(t *testing.T) {
 	server := httptest.NewServer(s.handler)
 	defer server.Close()
 	lines, done := s.open(t, server, "all")
-	defer done() // before the server waits for the stream
+	defer done()                                              // before the server waits for the stream
 	for rev := next(lines); rev == first; rev = next(lines) { // the first reader of changes begins with one
 		require.NotEmpty(t, rev)
 	}

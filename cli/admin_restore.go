@@ -55,7 +55,8 @@ func newRestoreStart(e *env) *cobra.Command {
 		`Starts the restore mode after the database was restored to an earlier time, and before the
 API and the workers use it.
 
-Voids all open enrollment tokens, because some may have been used. While the mode is on, the API
+Voids all open enrollment tokens, because some may have been used, and ends all sessions of the
+console, because some may have ended. While the mode is on, the API
 accepts a valid certificate of a known node that the database does not have, if it is newer than
 the one on record, and a recovery token that the database does not have, if the node's recovery
 key signed the request. It locks no identity as cloned. Operations without an open run are

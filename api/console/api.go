@@ -26,9 +26,9 @@ const (
 	maxText     = 4096
 )
 
-// Get reads path?query of the admin API, below /api/v1/admin, as the subject of the request.
+// fetch reads path?query of the admin API, below /api/v1/admin, as the subject of the request.
 // What is not printable in it is replaced, and long texts are cut. Errors are those of the API.
-func Get[T any](r *Request, path string, query url.Values) (v T, err error) {
+func fetch[T any](r *request, path string, query url.Values) (v T, err error) {
 	body, err := r.console.call(r.Context(), apiCall{by: r.Subject, of: r.Request, method: http.MethodGet, target: withQuery(path, query)})
 	if err == nil {
 		err = decodeClean(body, &v)
@@ -36,20 +36,20 @@ func Get[T any](r *Request, path string, query url.Values) (v T, err error) {
 	return v, err
 }
 
-// Shared is Get for data that is the same for every subject: however many pages need it, it is
+// fetchShared is fetch for data that is the same for every subject: however many pages need it, it is
 // read once in readEvery. A page that the script reads again gets no data from before the change
 // for which it does; another one gets data of at most keptTime. Pages share the value and must not
 // change it.
-func Shared[T any](r *Request, path string, query url.Values) (T, error) {
-	return sharedRead[T](r, path, query, atMostKept)
+func fetchShared[T any](r *request, path string, query url.Values) (T, error) {
+	return fetchKept[T](r, path, query, atMostKept)
 }
 
-// Recent is Shared for the page of one node or operation: its data is at most readEvery old.
-func Recent[T any](r *Request, path string, query url.Values) (T, error) {
-	return sharedRead[T](r, path, query, atMostRecent)
+// fetchRecent is fetchShared for the page of one node or operation: its data is at most readEvery old.
+func fetchRecent[T any](r *request, path string, query url.Values) (T, error) {
+	return fetchKept[T](r, path, query, atMostRecent)
 }
 
-func sharedRead[T any](r *Request, path string, query url.Values, fresh freshness) (v T, err error) {
+func fetchKept[T any](r *request, path string, query url.Values, fresh freshness) (v T, err error) {
 	if r.Region {
 		fresh = afterChange
 	}
@@ -74,9 +74,9 @@ func decode[T any](body []byte) (v T, err error) {
 	return v, err
 }
 
-// Post sends body to path of the admin API as the subject of the request, with an idempotency
+// submit sends body to path of the admin API as the subject of the request, with an idempotency
 // key: a second request with the key has the effect and the response of the first.
-func Post[T any](r *Request, path string, body any, key string) (v T, err error) {
+func submit[T any](r *request, path string, body any, key string) (v T, err error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return v, schema.Wrap(schema.KindInternal, err, "encoding a request")

@@ -51,7 +51,7 @@ type bulkTarget struct {
 }
 
 // planBulk reads what matches the filters and decides about each whether to work on it.
-func planBulk(r *Request, verb bulkVerb, of filter, harm bool) (*bulkPlan, error) {
+func planBulk(r *request, verb bulkVerb, of filter, harm bool) (*bulkPlan, error) {
 	p := &bulkPlan{verb: verb, Noun: verb.noun()}
 	read := func() error { return p.nodes(r, of) }
 	if verb.Decision != "" {
@@ -97,8 +97,8 @@ func (p *bulkPlan) add(t bulkTarget, left bool, effect string, harm lifecycle.Ha
 }
 
 // nodes plans an action on the nodes that match.
-func (p *bulkPlan) nodes(r *Request, of filter) error {
-	providers, err := Shared[machine.Providers](r, "/providers", nil)
+func (p *bulkPlan) nodes(r *request, of filter) error {
+	providers, err := fetchShared[machine.Providers](r, "/providers", nil)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (p *bulkPlan) nodes(r *Request, of filter) error {
 	q.Set("limit", bulkLimit)
 	q.Set("fields", "id,host,state,state_since,cordoned,gpus_total,onboarding_mode,identity_lock,instance,operation,workloads,conditions")
 	for {
-		list, err := Get[wire.NodeList](r, "/nodes", q)
+		list, err := fetch[wire.NodeList](r, "/nodes", q)
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func refusalOf(n wire.NodeView, b preview.Blocker) string {
 // parked plans a decision about the parked operations that match. As in the CLI, it leaves out
 // those that do not have the decision among their options and, without harm, those where it may
 // kill workloads or cannot be undone.
-func (p *bulkPlan) parked(r *Request, of filter, harm bool) error {
+func (p *bulkPlan) parked(r *request, of filter, harm bool) error {
 	q := of.values()
 	if park := q.Get("park"); park != "" {
 		q.Del("park")
@@ -163,7 +163,7 @@ func (p *bulkPlan) parked(r *Request, of filter, harm bool) error {
 	q.Set("limit", bulkLimit)
 	q.Set("status", string(lifecycle.OperationParked))
 	for {
-		list, err := Get[wire.OperationList](r, "/operations", q)
+		list, err := fetch[wire.OperationList](r, "/operations", q)
 		if err != nil {
 			return err
 		}

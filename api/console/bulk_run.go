@@ -65,6 +65,9 @@ const (
 	bulkFailed   bulkOutcome = "failed"
 )
 
+// unavailable is why a run stops when a service does not respond. The message names the service.
+func unavailable(e *schema.Error) string { return "a service is unavailable: " + e.Message }
+
 // find returns the run with an ID.
 func (b *bulkRuns) find(id string) (*bulkRun, bool) {
 	b.mu.Lock()
@@ -89,7 +92,7 @@ func (b *bulkRuns) list() (all []bulkView) {
 
 // start starts a run with an ID, for a plan with a target at least. A second start with the ID
 // returns the first run.
-func (b *bulkRuns) start(r *Request, id string, plan *bulkPlan, reason string, parallel int) (*bulkRun, error) {
+func (b *bulkRuns) start(r *request, id string, plan *bulkPlan, reason string, parallel int) (*bulkRun, error) {
 	run := &bulkRun{id: id, reason: reason, by: r.Subject, session: r.id, verb: plan.verb, parallel: parallel, started: r.Now}
 	for _, t := range plan.chosen {
 		run.rows = append(run.rows, bulkRow{bulkTarget: t, outcome: bulkNotSent})
@@ -150,7 +153,7 @@ func (b *bulkRuns) work(run *bulkRun) {
 	run.mu.Lock()
 	run.endedAt = b.console.cfg.Now()
 	run.mu.Unlock()
-	b.console.hub.note(WatchAll)
+	b.console.hub.note(watchAll)
 }
 
 // send sends the request about one target as the subject who started the run, whose session must
@@ -160,8 +163,12 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 	defer cancel()
 	row := run.rows[i] // no other goroutine writes it
 	subject, err := b.console.sessions.check(ctx, run.session, false)
-	if err != nil {
+	switch {
+	case schema.KindOf(err) == schema.KindUnauthenticated:
 		run.stop("the session of " + run.by.Name + " has ended")
+		return
+	case err != nil:
+		run.stop(unavailable(schema.AsError(err)))
 		return
 	}
 	path, body := row.request(run.verb, run.reason)
@@ -179,7 +186,7 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 		case e.Reason == lifecycle.ReasonCancelStored || e.Reason == lifecycle.ReasonDecisionAccepted: // applied later
 			row.outcome = bulkAccepted
 		case e.Kind == schema.KindServiceUnavailable:
-			run.stop("a service is unavailable: " + e.Message)
+			run.stop(unavailable(e))
 		}
 	}
 	run.mu.Lock()
@@ -214,12 +221,14 @@ type bulkView struct {
 	StartedAt, EndedAt            time.Time
 	Total, Done                   int
 	Outcomes                      []bulkGroup
-	// Failures are groups of equal reasons.
+	// Failures are groups of equal reasons: of what failed and, after the end of the run, of what was
+	// not sent. Rows are the first of these, and More the number of others.
 	Failures []bulkGroup
 	Rows     []bulkFailure
+	More     int
 }
 
-// bulkFailure is a row that failed.
+// bulkFailure is a row that failed, or that was not sent.
 type bulkFailure struct{ NodeID, Host, Error, Next string }
 
 // view returns the state of the run now.
@@ -233,14 +242,24 @@ func (r *bulkRun) view() bulkView {
 		if row.outcome != bulkNotSent {
 			v.Done++
 		}
-		if row.outcome != bulkFailed {
-			continue
-		}
-		failures.add(row.bulkTarget, false, cmp.Or(row.err.Reason, string(row.err.Kind)), "")
-		if len(v.Rows) < maxFailures {
-			v.Rows = append(v.Rows, bulkFailure{row.nodeID, row.host, row.err.Message, row.err.Next})
+		switch {
+		case row.outcome == bulkFailed:
+			failures.add(row.bulkTarget, false, cmp.Or(row.err.Reason, string(row.err.Kind)), "")
+			v.failed(row, row.err.Message, row.err.Next)
+		case row.outcome == bulkNotSent && !r.endedAt.IsZero():
+			failures.add(row.bulkTarget, false, string(bulkNotSent), "")
+			v.failed(row, "not sent: "+r.why, "")
 		}
 	}
 	v.Outcomes, v.Failures = outcomes.Groups, failures.Groups
 	return v
+}
+
+// failed adds a row with what happened instead, up to maxFailures.
+func (v *bulkView) failed(row bulkRow, why, next string) {
+	if len(v.Rows) == maxFailures {
+		v.More++
+		return
+	}
+	v.Rows = append(v.Rows, bulkFailure{row.nodeID, row.host, why, next})
 }

@@ -1,12 +1,18 @@
 package console_test
 
 import (
+	"context"
+	"crypto/sha256"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/api/console"
+	"github.com/gpuaas/gpuaas/api/console/consoletest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -81,7 +87,7 @@ func TestBulkOutcomes(t *testing.T) {
 	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
 	require.Contains(t, page, "outdated</span> <strong>1</strong>")
 	require.Contains(t, page, "accepted</span> <strong>2</strong>")
-	require.NotContains(t, page, "Failures by reason")
+	require.NotContains(t, page, "Failed or not sent")
 	require.NotContains(t, page, "Stopped")
 }
 
@@ -144,4 +150,49 @@ func TestBulkRunsEndWithTheProcess(t *testing.T) {
 	<-stopped
 	require.Len(t, s.backend.sent(http.MethodPost), 1)
 	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodPost, "/console/bulk", later).Code)
+}
+
+// lostSessions are sessions that cannot be read while the database is lost.
+type lostSessions struct {
+	consoletest.Sessions
+
+	lost  atomic.Bool
+	asked atomic.Int32
+}
+
+// FindSession implements console.Sessions.
+func (s *lostSessions) FindSession(ctx context.Context, id [sha256.Size]byte, used bool) (console.Session, error) {
+	if s.lost.Load() {
+		s.asked.Add(1)
+		return console.Session{}, schema.NewError(schema.KindServiceUnavailable, "the database at db-1 does not respond")
+	}
+	return s.Sessions.FindSession(ctx, id, used)
+}
+
+// A run that loses the database says so, and names the nodes for which it sent no request. It does not
+// say that the session has ended.
+func TestBulkRunWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	c, sessions := &clock{}, &lostSessions{}
+	s := newSite(t, func(cfg *console.Config) { cfg.Now, cfg.Sessions = c.now, sessions }).login(trust.RoleOperator)
+	s.backend.fleetOf(80)
+	waiting, release := s.backend.holdDrain()
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "79")
+	form.Set("parallel", "1")
+	started := s.do(http.MethodPost, "/console/bulk", form)
+	harness.Eventually(t, "the first request waits", waiting.Load)
+	require.NotContains(t, s.get(started.Header().Get("Location")).Body.String(), "not sent: ", "more requests may be sent")
+	sessions.lost.Store(true)
+	c.pass(time.Minute)
+	close(release)
+	harness.Eventually(t, "the run reads the session", func() bool { return sessions.asked.Load() > 0 })
+	sessions.lost.Store(false)
+	page := endedRun(s, started)
+	require.Contains(t, page, "a service is unavailable: the database at db-1 does not respond")
+	require.NotContains(t, page, "session")
+	require.Contains(t, page, "accepted</span> <strong>1</strong>")
+	require.Contains(t, page, "<code>not sent</code>: 78")
+	require.Regexp(t, `>gpu-1</a></td><td>not sent: a service is unavailable: the database at db-1 does not respond</td>`, page)
+	require.Contains(t, page, "and 28 more")
+	require.Len(t, s.backend.sent(http.MethodPost), 1)
 }

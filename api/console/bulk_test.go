@@ -160,3 +160,23 @@ func TestBulkDecisions(t *testing.T) {
 	require.Len(t, posts, 1)
 	require.JSONEq(t, `{"reason":"rack r7 loses power","phase":"drain","stuck_since":"2026-03-01T10:30:00Z"}`, posts[0].body)
 }
+
+// Only who may start a plan sees its form.
+func TestBulkFormNeedsTheRoleOfItsVerb(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.backend.fleetOf(3)
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{parked().OperationSummary}})
+	for address, need := range map[string]trust.Role{"do=drain&state=active": trust.RoleOperator, "do=decide+extend&action=drain": trust.RoleOperator,
+		"do=decide+force&action=drain&harm=yes": trust.RoleAdmin} {
+		for _, role := range []trust.Role{trust.RoleViewer, trust.RoleOperator, trust.RoleAdmin} {
+			page := s.login(role).get("/console/bulk?" + address).Body.String()
+			if role.Allows(need) {
+				require.Contains(t, page, ">Start</button>", "%s as %s", address, role)
+				continue
+			}
+			require.NotContains(t, page, ">Start</button>", "%s as %s", address, role)
+			require.Contains(t, page, "you need the role "+string(need))
+		}
+	}
+}

@@ -42,8 +42,8 @@ type field struct {
 }
 
 // form returns the page of a form.
-func (p confirmPage) form() View {
-	return View{Template: "confirm", Title: p.Title, Data: p}
+func (p confirmPage) form() view {
+	return view{Template: "confirm", Title: p.Title, Data: p}
 }
 
 // newKey makes the idempotency key of a form.
@@ -51,7 +51,7 @@ func newKey() string { return "console-" + schema.NewID() }
 
 // answered returns the form again if it lacks a name that must be typed or a reason. ok is true if
 // the change can be made.
-func (p confirmPage) answered(r *Request) (v View, ok bool) {
+func (p confirmPage) answered(r *request) (v view, ok bool) {
 	p.Key = r.PostFormValue("key")
 	switch {
 	case p.Typed != "" && strings.TrimSpace(r.PostFormValue("typed")) != p.Typed:
@@ -62,11 +62,11 @@ func (p confirmPage) answered(r *Request) (v View, ok bool) {
 		p.Key = newKey()
 		return p.refused(r, "The form was incomplete. Send it again."), false
 	}
-	return View{}, true
+	return view{}, true
 }
 
 // refused returns the form again with what it had, and why it was not accepted.
-func (p confirmPage) refused(r *Request, why string) View {
+func (p confirmPage) refused(r *request, why string) view {
 	p.Refused, p.Reason = why, strings.TrimSpace(r.PostFormValue("reason"))
 	for i, f := range p.Fields {
 		p.Fields[i].Value, p.Fields[i].Checked = printable(r.PostFormValue(f.Name)), r.PostFormValue(f.Name) != ""

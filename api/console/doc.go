@@ -5,5 +5,5 @@
 //
 // To add a page: add a Route to a function such as overviewRoutes in a file of its own, list
 // that function in routes.go, and add a template with the block "main" to templates/. Start
-// with Route, Request and View.
+// with Route, request and view.
 package console

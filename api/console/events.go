@@ -23,7 +23,7 @@ const (
 )
 
 // events streams a notice for each change of what a page shows: its parameter view is the page's
-// View.Watch, and rev its revision. The page then reads its content again.
+// view.Watch, and rev its revision. The page then reads its content again.
 func (c *Console) events(w http.ResponseWriter, r *http.Request) error {
 	_, id, err := c.sessions.of(r)
 	if err != nil {
@@ -34,7 +34,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) error {
 		return c.fail(w, r, Subject{}, err)
 	}
 	watch := r.URL.Query().Get("view")
-	if watch != WatchAll && !schema.IsID(watch) {
+	if watch != watchAll && !schema.IsID(watch) {
 		return c.fail(w, r, Subject{}, schema.NewError(schema.KindInvalidRequest, "view must be all or the ID of a node").WithReason("bad_view"))
 	}
 	s, err := c.hub.open(session, watch, r.URL.Query().Get("rev"))

@@ -19,8 +19,10 @@ import (
 
 // Bounds of the streams.
 const (
-	// maxStreams is the number of open pages of one process.
+	// maxStreams is the number of open pages of one process, and maxSubject that of one subject, so
+	// that none can use them all.
 	maxStreams = 512
+	maxSubject = 128
 	// noticeEvery is the least time between two notices on a stream.
 	noticeEvery = readEvery
 	// followAgain is the pause before the hub reads changes again after an error.
@@ -77,6 +79,9 @@ func (h *hub) open(session Session, watch, revision string) (*stream, error) {
 		return nil, schema.NewError(schema.KindServiceUnavailable, "gpuaas-api is stopping").WithReason("stopping")
 	case len(h.streams) >= maxStreams:
 		return nil, schema.NewError(schema.KindServiceUnavailable, "%d pages are open; this page is read again without a stream", maxStreams).WithReason("streams")
+	case h.streamsOf(session.Subject) >= maxSubject:
+		return nil, schema.NewError(schema.KindServiceUnavailable, "%s has %d open pages; this page is read again without a stream", session.Subject, maxSubject).
+			WithReason("streams")
 	}
 	s := &stream{session: session, watch: watch, notices: make(chan string, 1), ended: make(chan struct{})}
 	h.streams[s] = true
@@ -88,6 +93,16 @@ func (h *hub) open(session Session, watch, revision string) (*stream, error) {
 	default: // it is signaled
 	}
 	return s, nil
+}
+
+// streamsOf counts the streams of a subject.
+func (h *hub) streamsOf(subject string) (n int) {
+	for s := range h.streams {
+		if s.session.Subject == subject {
+			n++
+		}
+	}
+	return n
 }
 
 // close ends a stream. It does nothing if the stream has ended.
@@ -178,7 +193,7 @@ func (h *hub) follow(ctx context.Context) error {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, maxForm)) // the status is an error already
 		return errorOf(text)
 	}
-	h.note(WatchAll)
+	h.note(watchAll)
 	notifying.Go(func() { h.notify(ctx, cancel) })
 	defer cancel()
 	return h.read(response.Body)
@@ -210,11 +225,11 @@ func (h *hub) read(events io.Reader) error {
 	return lines.Err()
 }
 
-// note remembers that a node changed, or with WatchAll that anything may have.
+// note remembers that a node changed, or with watchAll that anything may have.
 func (h *hub) note(node string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if node == WatchAll {
+	if node == watchAll {
 		h.all = true
 	}
 	h.changed[node] = true
@@ -240,7 +255,7 @@ func (h *hub) publish() bool {
 		h.number++
 	}
 	for s := range h.streams {
-		if len(h.changed) == 0 || !h.all && s.watch != WatchAll && !h.changed[s.watch] {
+		if len(h.changed) == 0 || !h.all && s.watch != watchAll && !h.changed[s.watch] {
 			continue
 		}
 		select {

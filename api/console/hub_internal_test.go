@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 // pageOf opens a stream for a page that is up to date.
 func pageOf(t *testing.T, h *hub, session byte, watch string) *stream {
 	t.Helper()
-	s, err := h.open(Session{ID: sessionID{session}}, watch, h.revision())
+	s, err := h.open(Session{ID: sessionID{session}, Subject: fmt.Sprint("ops-", session)}, watch, h.revision())
 	require.NoError(t, err)
 	return s
 }
@@ -21,7 +22,7 @@ func pageOf(t *testing.T, h *hub, session byte, watch string) *stream {
 func TestNoticesOfANode(t *testing.T) {
 	t.Parallel()
 	h := newHub(Config{})
-	node, other, all := pageOf(t, h, 1, "node-1"), pageOf(t, h, 1, "node-2"), pageOf(t, h, 1, WatchAll)
+	node, other, all := pageOf(t, h, 1, "node-1"), pageOf(t, h, 1, "node-2"), pageOf(t, h, 1, watchAll)
 	before := h.revision()
 	require.True(t, h.publish())
 	require.Equal(t, before, h.revision(), "nothing changed")
@@ -34,7 +35,7 @@ func TestNoticesOfANode(t *testing.T) {
 	h.publish()
 	require.Empty(t, node.notices, "the change was announced")
 
-	h.note(WatchAll)
+	h.note(watchAll)
 	h.publish()
 	require.Len(t, other.notices, 1, "anything may have changed")
 }
@@ -43,7 +44,7 @@ func TestNoticesOfANode(t *testing.T) {
 func TestStreamsOfASession(t *testing.T) {
 	t.Parallel()
 	h := newHub(Config{})
-	one, other := pageOf(t, h, 1, WatchAll), pageOf(t, h, 2, WatchAll)
+	one, other := pageOf(t, h, 1, watchAll), pageOf(t, h, 2, watchAll)
 	h.endSession(sessionID{1})
 	<-one.ended
 	require.Len(t, h.streams, 1)
@@ -54,14 +55,35 @@ func TestStreamsOfASession(t *testing.T) {
 func TestStreamsAreLimited(t *testing.T) {
 	t.Parallel()
 	h := newHub(Config{})
-	for range maxStreams - 1 {
-		pageOf(t, h, 1, WatchAll)
+	for i := range maxStreams - 1 {
+		pageOf(t, h, byte(i/maxSubject), watchAll)
 	}
-	last := pageOf(t, h, 1, WatchAll)
-	_, err := h.open(Session{}, WatchAll, "")
+	last := pageOf(t, h, 8, watchAll)
+	_, err := h.open(Session{}, watchAll, "")
 	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
 	h.close(last)
-	pageOf(t, h, 1, WatchAll)
+	pageOf(t, h, 9, watchAll)
+}
+
+// One subject cannot use all streams, with however many sessions.
+func TestStreamsOfASubjectAreLimited(t *testing.T) {
+	t.Parallel()
+	h := newHub(Config{})
+	var last *stream
+	open := func(session byte) (err error) {
+		last, err = h.open(Session{ID: sessionID{session}, Subject: "viewer-1"}, watchAll, "")
+		return err
+	}
+	for i := range maxSubject {
+		require.NoError(t, open(byte(i)))
+	}
+	held := last
+	err := open(0)
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.ErrorContains(t, err, "viewer-1 has 128 open pages")
+	pageOf(t, h, 1, watchAll)
+	h.close(held)
+	require.NoError(t, open(0))
 }
 
 // What the admin API sends after it closed a stream is not read.

@@ -61,8 +61,8 @@ func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (c *Console) loginForm(w http.ResponseWriter, r *http.Request, refused string, status int) error {
-	req := &Request{Request: r, Now: c.cfg.Now(), console: c}
-	return c.render(w, req, View{Template: "login", Title: "Log in", Status: status,
+	req := &request{Request: r, Now: c.cfg.Now(), console: c}
+	return c.render(w, req, view{Template: "login", Title: "Log in", Status: status,
 		Data: loginPage{Next: localPage(r.FormValue("next")), Refused: refused}})
 }
 

@@ -29,8 +29,8 @@ func nodeRoutes() []Route {
 			continue
 		}
 		path := "/nodes/{node}/" + string(p.Action)
-		all = append(all, get(path, func(r *Request) (View, error) { return actionForm(r, p.Action) }),
-			post(path, p.Role(), func(r *Request) (View, error) { return act(r, p.Action) }))
+		all = append(all, get(path, func(r *request) (view, error) { return actionForm(r, p.Action) }),
+			post(path, p.Role(), func(r *request) (view, error) { return act(r, p.Action) }))
 	}
 	return all
 }
@@ -45,7 +45,7 @@ func commandOnly(a lifecycle.Action) bool {
 type nodeListData struct {
 	wire.NodeList
 
-	Filter map[string]string
+	Filter filter
 	// States are the values of the filter state.
 	States []lifecycle.NodeState
 	Next   string
@@ -53,17 +53,17 @@ type nodeListData struct {
 }
 
 // nodeList lists nodes by host name. Its URL is the saved view.
-func nodeList(r *Request) (View, error) {
-	q, filter := filters(r, "host", "state", "sku", "region", "provider", "selector", "removed")
-	list, err := Shared[wire.NodeList](r, "/nodes", q)
+func nodeList(r *request) (view, error) {
+	f := filterOf(r.URL.Query().Get, "host", "state", "sku", "region", "provider", "selector", "removed")
+	list, err := fetchShared[wire.NodeList](r, "/nodes", f.query(r))
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	silent := func(n wire.NodeView) bool {
 		return n.LastHeartbeatAt != nil && r.Now.Sub(*n.LastHeartbeatAt) > lifecycle.SilentAfter
 	}
-	return View{Template: "nodes", Title: "Nodes", Nav: "Nodes", Watch: WatchAll,
-		Data: nodeListData{list, filter, lifecycle.NodeStates(), nextPage(r, list.NextPageToken), silent}}, nil
+	return view{Template: "nodes", Title: "Nodes", Nav: "Nodes", Watch: watchAll,
+		Data: nodeListData{list, f, lifecycle.NodeStates(), f.next(r, list.NextPageToken), silent}}, nil
 }
 
 // nodeData is the data of the template node. Its parts are read apart.
@@ -99,10 +99,10 @@ type action struct {
 const nodeRows = "25"
 
 // nodePage shows a node: what it is, what can be done, and its record.
-func nodePage(r *Request) (View, error) {
-	n, err := Recent[wire.NodeView](r, nodeAddress(r), nil)
+func nodePage(r *request) (view, error) {
+	n, err := fetchRecent[wire.NodeView](r, nodeAddress(r), nil)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	d := nodeData{NodeView: n, Actions: actionsOf(r, n), Faults: preview.Faults(n)}
 	q := func(more ...string) url.Values {
@@ -114,38 +114,38 @@ func nodePage(r *Request) (View, error) {
 	}
 	var parts parts
 	parts.Go(func() {
-		list, err := Recent[wire.OperationList](r, "/operations", q())
+		list, err := fetchRecent[wire.OperationList](r, "/operations", q())
 		d.Operations, d.OperationsError = list.Operations, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Recent[wire.TaskList](r, "/tasks", q("all", "true"))
+		list, err := fetchRecent[wire.TaskList](r, "/tasks", q("all", "true"))
 		d.Tasks, d.TasksError = list.Tasks, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Recent[wire.AuditPage](r, "/audit", q())
+		list, err := fetchRecent[wire.AuditPage](r, "/audit", q())
 		d.Events, d.EventsError = list.Events, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Recent[signal.List](r, "/nodes/"+n.ID+"/signals", url.Values{"limit": {nodeRows}})
+		list, err := fetchRecent[signal.List](r, "/nodes/"+n.ID+"/signals", url.Values{"limit": {nodeRows}})
 		d.Signals, d.SignalsError = list.Signals, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Recent[instance.List](r, "/instances", q())
+		list, err := fetchRecent[instance.List](r, "/instances", q())
 		d.Instances, d.InstancesError = list.Instances, problem(err)
 	})
 	parts.Wait()
-	return View{Template: "node", Title: n.Host, Nav: "Nodes", Watch: n.ID, Data: d}, nil
+	return view{Template: "node", Title: n.Host, Nav: "Nodes", Watch: n.ID, Data: d}, nil
 }
 
-func readNode(r *Request) (wire.NodeView, error) {
-	return Get[wire.NodeView](r, nodeAddress(r), nil)
+func readNode(r *request) (wire.NodeView, error) {
+	return fetch[wire.NodeView](r, nodeAddress(r), nil)
 }
 
 // nodeAddress is the path in the admin API of the node that a request names.
-func nodeAddress(r *Request) string { return "/nodes/" + url.PathEscape(r.PathValue("node")) }
+func nodeAddress(r *request) string { return "/nodes/" + url.PathEscape(r.PathValue("node")) }
 
 // actionsOf returns what can start in the state of a node, and the changes that need no operation.
-func actionsOf(r *Request, n wire.NodeView) (out []action) {
+func actionsOf(r *request, n wire.NodeView) (out []action) {
 	for _, a := range lifecycle.ActionsIn(n.StartState()) {
 		p, _ := lifecycle.PlanOf(a, lifecycle.Options{})
 		row := action{Action: string(a), Does: p.Does, Command: fmt.Sprintf("gpuaas node %s %s", a, n.Host), Final: p.Final() || a == lifecycle.ActionRemove}
@@ -166,27 +166,27 @@ func actionsOf(r *Request, n wire.NodeView) (out []action) {
 }
 
 // actionForm shows the plan of an action and asks for its reason.
-func actionForm(r *Request, a lifecycle.Action) (View, error) {
+func actionForm(r *request, a lifecycle.Action) (view, error) {
 	n, err := readNode(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	p, err := actionPage(r, n, a, lifecycle.Options{})
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	return p.form(), nil
 }
 
 // actionPage returns the form of an action with its plan.
-func actionPage(r *Request, n wire.NodeView, a lifecycle.Action, o lifecycle.Options) (confirmPage, error) {
+func actionPage(r *request, n wire.NodeView, a lifecycle.Action, o lifecycle.Options) (confirmPage, error) {
 	spec, _ := lifecycle.PlanOf(a, o)
-	providers, err := Shared[machine.Providers](r, "/providers", nil)
+	providers, err := fetchShared[machine.Providers](r, "/providers", nil)
 	if err != nil {
 		return confirmPage{}, err
 	}
 	plan := preview.Of(n, providerOf(providers, n), a, o)
-	took, err := Shared[insight.DurationList](r, "/durations", url.Values{"action": {string(a)}, "provider": {cmp.Or(n.OnboardingMode, inventory.ProviderManual)}})
+	took, err := fetchShared[insight.DurationList](r, "/durations", url.Values{"action": {string(a)}, "provider": {cmp.Or(n.OnboardingMode, inventory.ProviderManual)}})
 	if err == nil {
 		plan.Took(took)
 	}
@@ -238,7 +238,7 @@ func fieldsOf(a lifecycle.Action) []field {
 }
 
 // optionsOfForm reads the options of an action from its form.
-func optionsOfForm(r *Request, a lifecycle.Action) (o lifecycle.Options, err error) {
+func optionsOfForm(r *request, a lifecycle.Action) (o lifecycle.Options, err error) {
 	o.CordonOnly, o.Drain, o.AgentVersion = r.PostFormValue("cordon_only") != "", r.PostFormValue("drain") != "", r.PostFormValue("version")
 	if minutes := r.PostFormValue("minutes"); minutes != "" && (a == lifecycle.ActionDrain || o.Drain) {
 		n, err := strconv.Atoi(minutes)
@@ -251,15 +251,15 @@ func optionsOfForm(r *Request, a lifecycle.Action) (o lifecycle.Options, err err
 }
 
 // act starts an action, and shows its operation.
-func act(r *Request, a lifecycle.Action) (View, error) {
+func act(r *request, a lifecycle.Action) (view, error) {
 	n, err := readNode(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	o, invalid := optionsOfForm(r, a)
 	p, err := actionPage(r, n, a, o)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	if invalid != nil {
 		return p.refused(r, "Nothing was done: "+problem(invalid)+"."), nil
@@ -267,6 +267,6 @@ func act(r *Request, a lifecycle.Action) (View, error) {
 	if v, ok := p.answered(r); !ok {
 		return v, nil
 	}
-	started, err := Post[wire.LifecycleResponse](r, "/nodes/"+n.ID+"/"+string(a), wire.LifecycleRequest{Reason: r.PostFormValue("reason"), Options: o}, r.PostFormValue("key"))
-	return View{Location: Prefix + "/operations/" + started.Operation.OperationID}, err
+	started, err := submit[wire.LifecycleResponse](r, "/nodes/"+n.ID+"/"+string(a), wire.LifecycleRequest{Reason: r.PostFormValue("reason"), Options: o}, r.PostFormValue("key"))
+	return view{Location: Prefix + "/operations/" + started.Operation.OperationID}, err
 }

@@ -54,7 +54,7 @@ func changeRoutes() (all []Route) {
 }
 
 // row is the change in the list of what can be started on a node.
-func (c nodeChange) row(r *Request, n wire.NodeView) action {
+func (c nodeChange) row(r *request, n wire.NodeView) action {
 	row := action{Action: c.Name, Does: c.Does, Link: nodeLink(n.ID, c.Name), Command: c.command(n)}
 	if !r.May(c.Role) {
 		row.Needs = c.Role
@@ -71,7 +71,7 @@ func nodeLink(node, name string) string {
 	return Prefix + "/nodes/" + url.PathEscape(node) + "/" + name
 }
 
-func (c nodeChange) form(r *Request, n wire.NodeView) confirmPage {
+func (c nodeChange) form(r *request, n wire.NodeView) confirmPage {
 	p := confirmPage{Title: c.Name + " " + n.Host, Does: c.Does, Harm: lifecycle.HarmNone, Command: c.command(n), Key: newKey(),
 		ReasonRequired: !c.Optional, Button: c.Name, Back: Prefix + "/nodes/" + n.ID}
 	if !r.May(c.Role) {
@@ -81,24 +81,24 @@ func (c nodeChange) form(r *Request, n wire.NodeView) confirmPage {
 }
 
 // ask asks for the reason of the change.
-func (c nodeChange) ask(r *Request) (View, error) {
+func (c nodeChange) ask(r *request) (view, error) {
 	n, err := readNode(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	return c.form(r, n).form(), nil
 }
 
 // apply makes the change, and shows the node. A repeated one changes nothing.
-func (c nodeChange) apply(r *Request) (View, error) {
+func (c nodeChange) apply(r *request) (view, error) {
 	n, err := readNode(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	p := c.form(r, n)
 	if v, ok := p.answered(r); !ok {
 		return v, nil
 	}
-	_, err = Post[struct{}](r, "/nodes/"+n.ID+"/"+c.Name, wire.TaskDecision{Reason: r.PostFormValue("reason")}, r.PostFormValue("key"))
-	return View{Location: p.Back}, err
+	_, err = submit[struct{}](r, "/nodes/"+n.ID+"/"+c.Name, wire.TaskDecision{Reason: r.PostFormValue("reason")}, r.PostFormValue("key"))
+	return view{Location: p.Back}, err
 }

@@ -15,8 +15,8 @@ func operationRoutes() []Route {
 	all := []Route{shared("/operations", operationList), shared("/operations/{operation}", operationPage)}
 	for _, d := range lifecycle.Decisions() {
 		path := "/operations/{operation}/" + string(d)
-		all = append(all, get(path, func(r *Request) (View, error) { return decisionForm(r, d) }),
-			post(path, d.Role(), func(r *Request) (View, error) { return decide(r, d) }))
+		all = append(all, get(path, func(r *request) (view, error) { return decisionForm(r, d) }),
+			post(path, d.Role(), func(r *request) (view, error) { return decide(r, d) }))
 	}
 	return all
 }
@@ -56,37 +56,37 @@ func (d operationData) Ended() bool { return d.Operation.Status.Ended() }
 
 // operationPage shows the phases of an operation, why it is parked, and the decisions that are
 // possible.
-func operationPage(r *Request) (View, error) {
-	v, err := Recent[wire.OperationView](r, operationAddress(r), nil)
+func operationPage(r *request) (view, error) {
+	v, err := fetchRecent[wire.OperationView](r, operationAddress(r), nil)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	d := operationData{OperationView: v, Now: r.Now, Command: lifecycle.OpCommand("show", v.Operation.Action, v.Node.Host)}
 	if s := v.Operation.Stuck; s != nil {
 		d.Options = optionsOf(r, v.Operation.OperationID, v.Node.Host, *s)
 	}
 	d.Waits = drainWaits(r, v)
-	return View{Template: "operation", Title: fmt.Sprintf("%s %s", v.Operation.Action, v.Node.Host), Nav: "Operations", Watch: v.Node.NodeID, Data: d}, nil
+	return view{Template: "operation", Title: fmt.Sprintf("%s %s", v.Operation.Action, v.Node.Host), Nav: "Operations", Watch: v.Node.NodeID, Data: d}, nil
 }
 
-func readOperation(r *Request) (wire.OperationView, error) {
-	return Get[wire.OperationView](r, operationAddress(r), nil)
+func readOperation(r *request) (wire.OperationView, error) {
+	return fetch[wire.OperationView](r, operationAddress(r), nil)
 }
 
 // operationAddress is the path in the admin API of the operation that a request names.
-func operationAddress(r *Request) string {
+func operationAddress(r *request) string {
 	return "/operations/" + url.PathEscape(r.PathValue("operation"))
 }
 
 // drainWaits returns the workloads that a drain which runs waits for, as the node reported them last.
-func drainWaits(r *Request, v wire.OperationView) []string {
+func drainWaits(r *request, v wire.OperationView) []string {
 	runs := func(p lifecycle.Phase) bool {
 		return p.Name == lifecycle.PhaseDrain && p.State == lifecycle.PhaseRunning
 	}
 	if !slices.ContainsFunc(v.Operation.Phases, runs) {
 		return nil
 	}
-	n, err := Recent[wire.NodeView](r, "/nodes/"+v.Node.NodeID, nil)
+	n, err := fetchRecent[wire.NodeView](r, "/nodes/"+v.Node.NodeID, nil)
 	if err != nil {
 		return []string{"not known now: " + problem(err)}
 	}
@@ -94,21 +94,21 @@ func drainWaits(r *Request, v wire.OperationView) []string {
 }
 
 // decisionForm asks for the reason of a decision about the park that the page showed.
-func decisionForm(r *Request, d lifecycle.Decision) (View, error) {
+func decisionForm(r *request, d lifecycle.Decision) (view, error) {
 	v, err := readOperation(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	p, err := decisionOf(r, v, d)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	return p.form(), nil
 }
 
 // decisionOf returns the form of a decision. It is KindDecisionOutdated if the operation is not, or
 // not any longer, in the park that the request names.
-func decisionOf(r *Request, v wire.OperationView, d lifecycle.Decision) (confirmPage, error) {
+func decisionOf(r *request, v wire.OperationView, d lifecycle.Decision) (confirmPage, error) {
 	s, phase, since := v.Operation.Stuck, r.FormValue("phase"), r.FormValue("since")
 	if s == nil || s.Phase != phase || s.Since.UTC().Format(time.RFC3339Nano) != since {
 		return confirmPage{}, stale(v, schema.NewError(schema.KindDecisionOutdated, "the operation has left the park that the page showed").WithReason("stale_page"))
@@ -141,14 +141,14 @@ func stale(v wire.OperationView, refusal error) error {
 }
 
 // decide sends a decision about the park that the page showed.
-func decide(r *Request, d lifecycle.Decision) (View, error) {
+func decide(r *request, d lifecycle.Decision) (view, error) {
 	before, err := readOperation(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	since, err := time.Parse(time.RFC3339Nano, r.PostFormValue("since"))
 	if err != nil || r.PostFormValue("phase") == "" {
-		return View{}, schema.NewError(schema.KindInvalidRequest, "the form does not name the park that it is about").WithReason("bad_park")
+		return view{}, schema.NewError(schema.KindInvalidRequest, "the form does not name the park that it is about").WithReason("bad_park")
 	}
 	location := Prefix + "/operations/" + before.Operation.OperationID
 	p, outdated := decisionOf(r, before, d)
@@ -159,58 +159,32 @@ func decide(r *Request, d lifecycle.Decision) (View, error) {
 	}
 	// A repeat of a decision that was carried out has left the park, and its key still names it.
 	body := wire.ResolveOperation{Reason: r.PostFormValue("reason"), Phase: r.PostFormValue("phase"), StuckSince: &since}
-	_, err = Post[wire.OperationView](r, "/operations/"+before.Operation.OperationID+"/"+string(d), body, r.PostFormValue("key"))
+	_, err = submit[wire.OperationView](r, "/operations/"+before.Operation.OperationID+"/"+string(d), body, r.PostFormValue("key"))
 	if schema.KindOf(err) == schema.KindDecisionOutdated {
 		if now, lookup := readOperation(r); lookup == nil {
-			return View{}, stale(now, err)
+			return view{}, stale(now, err)
 		}
 	}
-	return View{Location: location}, err
+	return view{Location: location}, err
 }
 
 // operationListData is the data of the template operations.
 type operationListData struct {
 	wire.OperationList
 
-	Filter map[string]string
+	Filter filter
 	// States are the values of the filter status.
 	States []lifecycle.OperationState
 	Next   string
 }
 
 // operationList lists operations, newest first.
-func operationList(r *Request) (View, error) {
-	q, filter := filters(r, "node", "action", "status", "open", "since")
-	list, err := Shared[wire.OperationList](r, "/operations", q)
+func operationList(r *request) (view, error) {
+	f := filterOf(r.URL.Query().Get, "node", "action", "status", "open", "since")
+	list, err := fetchShared[wire.OperationList](r, "/operations", f.query(r))
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
-	return View{Template: "operations", Title: "Operations", Nav: "Operations", Watch: WatchAll,
-		Data: operationListData{list, filter, lifecycle.OperationStates(), nextPage(r, list.NextPageToken)}}, nil
-}
-
-// pageRows is the number of rows of a page of a list.
-const pageRows = 100
-
-// filters returns the query of a list with the parameters that the page's URL has, and their values
-// for the page's form.
-func filters(r *Request, names ...string) (url.Values, map[string]string) {
-	q, values := url.Values{"limit": {fmt.Sprint(pageRows)}}, map[string]string{}
-	for _, name := range append(names, "page_token") {
-		if v := r.URL.Query().Get(name); v != "" {
-			q.Set(name, v)
-			values[name] = printable(v)
-		}
-	}
-	return q, values
-}
-
-// nextPage returns the URL of the next page of a list, empty on the last one.
-func nextPage(r *Request, token string) string {
-	if token == "" {
-		return ""
-	}
-	q := r.URL.Query()
-	q.Set("page_token", token)
-	return r.URL.Path + "?" + q.Encode()
+	return view{Template: "operations", Title: "Operations", Nav: "Operations", Watch: watchAll,
+		Data: operationListData{list, f, lifecycle.OperationStates(), f.next(r, list.NextPageToken)}}, nil
 }

@@ -23,7 +23,7 @@ type option struct {
 }
 
 // optionsOf returns the options of a park, the least harmful first.
-func optionsOf(r *Request, operationID, host string, s lifecycle.Stuck) (out []option) {
+func optionsOf(r *request, operationID, host string, s lifecycle.Stuck) (out []option) {
 	for _, o := range s.Options {
 		o.Command = preview.Fill(o.Command, host)
 		out = append(out, option{Option: o, Link: linkOf(operationID, host, s, o), Needs: lacks(r, o.Decision)})
@@ -48,7 +48,7 @@ func linkOf(operationID, host string, s lifecycle.Stuck, o lifecycle.Option) str
 }
 
 // lacks returns the role that a decision needs, if the subject does not have it.
-func lacks(r *Request, d lifecycle.Decision) trust.Role {
+func lacks(r *request, d lifecycle.Decision) trust.Role {
 	if need := d.Role(); !r.May(need) {
 		return need
 	}

@@ -81,30 +81,30 @@ func (p progress) Late() bool { return p.DeadlineAt != nil && p.Left < 0 }
 
 // overview shows what waits for a person first, then what is in progress, the fleet, and the last
 // day.
-func overview(r *Request) (View, error) {
+func overview(r *request) (view, error) {
 	var page overviewPage
 	var parts parts
 	parts.Go(func() {
-		list, err := Shared[wire.StuckList](r, "/stuck", url.Values{"limit": {fmt.Sprint(maxAttention)}})
+		list, err := fetchShared[wire.StuckList](r, "/stuck", url.Values{"limit": {fmt.Sprint(maxAttention)}})
 		page.stuck(r, list)
 		page.StuckError = problem(err)
 	})
 	parts.Go(func() {
-		list, err := Shared[wire.OperationList](r, "/operations", url.Values{"open": {"true"}, "limit": {"1000"}, "fields": {progressFields}})
+		list, err := fetchShared[wire.OperationList](r, "/operations", url.Values{"open": {"true"}, "limit": {"1000"}, "fields": {progressFields}})
 		page.progress(r, list.Operations)
 		page.ProgressError = problem(err)
 	})
 	parts.Go(func() {
-		fleet, err := Shared[insight.Fleet](r, "/fleet", nil)
+		fleet, err := fetchShared[insight.Fleet](r, "/fleet", nil)
 		page.Fleet, page.Ended, page.FleetError = tableOf(fleet.Nodes), fleet.Ended, problem(err)
 	})
 	parts.Go(func() {
-		list, err := Shared[wire.AuditPage](r, "/audit", url.Values{"action": {audit.Decision}, "since": {"24h"}, "limit": {"200"}})
+		list, err := fetchShared[wire.AuditPage](r, "/audit", url.Values{"action": {audit.Decision}, "since": {"24h"}, "limit": {"200"}})
 		page.decided(list.Events)
 		page.DecidedError = problem(err)
 	})
 	parts.Wait()
-	return View{Template: "overview", Title: "Overview", Nav: "Overview", Watch: WatchAll, Data: page}, nil
+	return view{Template: "overview", Title: "Overview", Nav: "Overview", Watch: watchAll, Data: page}, nil
 }
 
 // problem is the text of an error in a part of a page, empty for nil.
@@ -116,7 +116,7 @@ func problem(err error) string {
 }
 
 // stuck adds the rows of what needs attention, oldest first.
-func (p *overviewPage) stuck(r *Request, list wire.StuckList) {
+func (p *overviewPage) stuck(r *request, list wire.StuckList) {
 	p.Faults = list.Faults
 	for _, s := range list.Stuck {
 		p.Attention = append(p.Attention, attentionOf(r, s))
@@ -130,7 +130,7 @@ func (p *overviewPage) stuck(r *Request, list wire.StuckList) {
 	p.Attention = p.Attention[:shown]
 }
 
-func attentionOf(r *Request, s wire.StuckOperation) attention {
+func attentionOf(r *request, s wire.StuckOperation) attention {
 	a := attention{NodeID: s.NodeID, Host: s.Host, OperationID: s.OperationID, Action: string(s.Action), Phase: s.Phase, Status: string(s.Status),
 		WaitingOn: s.WaitingOn, Since: s.StartedAt, WebURL: s.WebURL}
 	if s.Stuck == nil { // overdue
@@ -159,7 +159,7 @@ func attentionOfNode(n stuck.Node) attention {
 }
 
 // progress adds the operations that are in progress, the longest first.
-func (p *overviewPage) progress(r *Request, all []wire.OperationSummary) {
+func (p *overviewPage) progress(r *request, all []wire.OperationSummary) {
 	all = slices.SortedStableFunc(slices.Values(all), func(a, b wire.OperationSummary) int { return a.StartedAt.Compare(b.StartedAt) })
 	shown := min(len(all), maxProgress)
 	p.MoreProgress = len(all) - shown

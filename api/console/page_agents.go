@@ -47,10 +47,10 @@ type agentRow struct {
 }
 
 // showAgents shows when the certificates of nodes expire, and which versions their agents have.
-func showAgents(r *Request) (View, error) {
+func showAgents(r *request) (view, error) {
 	nodes, err := everyAgent(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	p := agentsPage{Nodes: len(nodes), Expiry: expiries(nodes, r.Now), Versions: versionsOf(nodes)}
 	p.Soon = soonest(nodes, r.Now)
@@ -59,15 +59,15 @@ func showAgents(r *Request) (View, error) {
 		p.Behind = behind[:min(len(behind), maxAgentRows)]
 		p.MoreBehind = len(behind) - len(p.Behind)
 	}
-	return View{Template: "agents", Title: "Agents and certificates", Nav: "Agents", Data: p}, nil
+	return view{Template: "agents", Title: "Agents and certificates", Nav: "Agents", Data: p}, nil
 }
 
 // everyAgent returns the nodes that are not removed, in order of host name. All pages read them
 // once.
-func everyAgent(r *Request) (all []agentRow, err error) {
+func everyAgent(r *request) (all []agentRow, err error) {
 	q := url.Values{"limit": {agentNodes}, "fields": {"id,host,state,agent_version,identity,last_heartbeat_at"}}
 	for {
-		list, err := Shared[wire.NodeList](r, "/nodes", q)
+		list, err := fetchShared[wire.NodeList](r, "/nodes", q)
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"net/url"
 	"slices"
 	"strings"
 
@@ -9,9 +8,6 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
-
-// auditRows is the number of events on one page.
-const auditRows = "100"
 
 func auditRoutes() []Route { return []Route{shared("/audit", showAudit)} }
 
@@ -36,19 +32,18 @@ type auditEvent struct {
 }
 
 // showAudit shows the events of all streams, newest first.
-func showAudit(r *Request) (View, error) {
-	p := auditPage{Filter: filterOf(r, "node", "actor", "action", "result", "since", "selector"), Results: audit.Results()}
+func showAudit(r *request) (view, error) {
+	p := auditPage{Filter: filterOf(r.URL.Query().Get, "node", "actor", "action", "result", "since", "selector"), Results: audit.Results()}
 	p.Actions = slices.Sorted(slices.Values(audit.Actions()))
-	q := p.Filter.query(r, auditRows)
-	list, err := Recent[wire.AuditPage](r, "/audit", q)
+	list, err := fetchRecent[wire.AuditPage](r, "/audit", p.Filter.query(r))
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	for _, row := range list.Events {
 		p.Events = append(p.Events, newAuditEvent(row))
 	}
 	p.Older = p.Filter.next(r, list.NextPageToken)
-	return View{Template: "audit", Title: "Audit trail", Nav: "Audit", Data: p}, nil
+	return view{Template: "audit", Title: "Audit trail", Nav: "Audit", Data: p}, nil
 }
 
 func newAuditEvent(row audit.Row) auditEvent {
@@ -70,47 +65,4 @@ func newAuditEvent(row audit.Row) auditEvent {
 	}
 	slices.Sort(e.Detail)
 	return e
-}
-
-// filter are the filters of a list, as they are in its address: the address is the saved view.
-type filter map[string]string
-
-// filterOf reads the parameters with the names from the address of a page.
-func filterOf(r *Request, names ...string) filter {
-	f, q := filter{}, r.URL.Query()
-	for _, name := range names {
-		if v := strings.TrimSpace(q.Get(name)); v != "" {
-			f[name] = v
-		}
-	}
-	return f
-}
-
-// query returns the parameters of the admin API for the page of the list that the request asks
-// for.
-func (f filter) query(r *Request, rows string) url.Values {
-	q := f.values()
-	q.Set("limit", rows)
-	if token := r.URL.Query().Get("page_token"); token != "" {
-		q.Set("page_token", token)
-	}
-	return q
-}
-
-func (f filter) values() url.Values {
-	q := url.Values{}
-	for name, value := range f {
-		q.Set(name, value)
-	}
-	return q
-}
-
-// next returns the address of the page with the token, empty for none.
-func (f filter) next(r *Request, token string) string {
-	if token == "" {
-		return ""
-	}
-	q := f.values()
-	q.Set("page_token", token)
-	return r.URL.Path + "?" + q.Encode()
 }

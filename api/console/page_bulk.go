@@ -85,20 +85,24 @@ type bulkPage struct {
 	// Plan is nil until a verb is chosen.
 	Plan *bulkPlan
 	Key  string
+	// Needs is the role that the subject lacks to start the plan, empty if it has it.
+	Needs trust.Role
+	// Parallel is how many requests are sent at a time by default, MaxParallel at most.
+	Parallel, MaxParallel int
 	// Changed is set if the plan is another one than the operator confirmed.
 	Changed bool
 	Runs    []bulkView
 }
 
 // showBulk shows the form and, once a verb is chosen, its plan. It changes nothing.
-func showBulk(r *Request) (View, error) {
+func showBulk(r *request) (view, error) {
 	return bulkPlanPage(r, r.URL.Query().Get("do"), r.URL.Query().Get("harm") == "yes", false)
 }
 
 // bulkPlanPage is the page with the plan for the filters of the request.
-func bulkPlanPage(r *Request, do string, harm, changed bool) (View, error) {
+func bulkPlanPage(r *request, do string, harm, changed bool) (view, error) {
 	p := bulkPage{Do: do, Harm: harm, Changed: changed, States: lifecycle.NodeStates(), Plans: lifecycle.Operations(),
-		Filter: filter{}, Runs: r.console.bulk.list()}
+		Filter: filter{}, Parallel: bulkParallel, MaxParallel: maxBulkParallel, Runs: r.console.bulk.list()}
 	for _, v := range bulkVerbs() {
 		if v.Decision != "" {
 			p.Decisions = append(p.Decisions, v)
@@ -106,38 +110,34 @@ func bulkPlanPage(r *Request, do string, harm, changed bool) (View, error) {
 			p.Actions = append(p.Actions, v)
 		}
 	}
-	view := View{Template: "bulk", Title: "Bulk actions", Nav: "Bulk"}
+	page := view{Template: "bulk", Title: "Bulk actions", Nav: "Bulk"}
 	if do != "" {
 		verb, of, err := r.bulkChoice(do)
 		if err != nil {
-			return View{}, err
+			return view{}, err
 		}
 		plan, err := planBulk(r, verb, of, harm)
 		if err != nil {
-			return View{}, err
+			return view{}, err
 		}
-		p.Plan, p.Filter, p.Key = plan, of, schema.NewID()
+		p.Plan, p.Filter, p.Key, p.Needs = plan, of, schema.NewID(), lacks(r, verb.Decision)
 	}
 	if changed {
-		view.Status = http.StatusConflict
+		page.Status = http.StatusConflict
 	}
-	view.Data = p
-	return view, nil
+	page.Data = p
+	return page, nil
 }
 
 // bulkChoice returns the verb and the filters of a request. Without a filter, it is an error: a
 // bulk run on all nodes names a filter that matches all.
-func (r *Request) bulkChoice(do string) (bulkVerb, filter, error) {
+func (r *request) bulkChoice(do string) (bulkVerb, filter, error) {
 	i := slices.IndexFunc(bulkVerbs(), func(v bulkVerb) bool { return v.Name == do })
 	if i < 0 {
 		return bulkVerb{}, nil, schema.NewError(schema.KindInvalidRequest, "unknown bulk action").WithReason("bad_do")
 	}
-	verb, f := bulkVerbs()[i], filter{}
-	for _, name := range verb.filters() {
-		if v := strings.TrimSpace(r.FormValue(name)); v != "" {
-			f[name] = v
-		}
-	}
+	verb := bulkVerbs()[i]
+	f := filterOf(r.FormValue, verb.filters()...)
 	if len(f) == 0 {
 		return verb, f, schema.NewError(schema.KindInvalidRequest, "a bulk action needs a filter: %s", text.Or(verb.filters())).
 			WithReason("no_filter").WithNext("to select all nodes, filter by each state or region")
@@ -147,63 +147,63 @@ func (r *Request) bulkChoice(do string) (bulkVerb, filter, error) {
 
 // startBulk starts the run whose plan the operator confirmed. If the plan is another one now, it
 // shows that one instead.
-func startBulk(r *Request) (View, error) {
+func startBulk(r *request) (view, error) {
 	if run, ok := r.console.bulk.find(r.PostFormValue("key")); ok {
-		return View{Location: Prefix + "/bulk/" + run.id}, nil // the form was sent twice
+		return view{Location: Prefix + "/bulk/" + run.id}, nil // the form was sent twice
 	}
 	do, harm := r.PostFormValue("do"), r.PostFormValue("harm") == "yes"
 	verb, of, err := r.bulkChoice(do)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	if need := lacks(r, verb.Decision); need != "" {
-		return View{}, schema.NewError(schema.KindForbidden, "this needs the role %s", need).WithReason("role")
+		return view{}, schema.NewError(schema.KindForbidden, "this needs the role %s", need).WithReason("role")
 	}
 	reason := strings.TrimSpace(r.PostFormValue("reason"))
 	if reason == "" || !text.IsLine(reason, wire.MaxReason) {
-		return View{}, schema.NewError(schema.KindInvalidRequest, "the reason must be one line of 1 to %d characters", wire.MaxReason).WithReason("bad_reason")
+		return view{}, schema.NewError(schema.KindInvalidRequest, "the reason must be one line of 1 to %d characters", wire.MaxReason).WithReason("bad_reason")
 	}
 	plan, err := planBulk(r, verb, of, harm)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	if plan.Digest != r.PostFormValue("plan") {
 		return bulkPlanPage(r, do, harm, true)
 	}
 	if want := strconv.Itoa(len(plan.chosen)); r.PostFormValue("confirm") != want || want == "0" {
-		return View{}, schema.NewError(schema.KindInvalidRequest, "nothing was started: the number typed as a confirmation must be %s", want).WithReason("not_confirmed")
+		return view{}, schema.NewError(schema.KindInvalidRequest, "nothing was started: the number typed as a confirmation must be %s", want).WithReason("not_confirmed")
 	}
 	parallel, err := strconv.Atoi(cmp.Or(r.PostFormValue("parallel"), strconv.Itoa(bulkParallel)))
 	if err != nil || parallel < 1 || parallel > maxBulkParallel {
-		return View{}, schema.NewError(schema.KindInvalidRequest, "parallel must be 1 to %d", maxBulkParallel).WithReason("bad_parallel")
+		return view{}, schema.NewError(schema.KindInvalidRequest, "parallel must be 1 to %d", maxBulkParallel).WithReason("bad_parallel")
 	}
 	run, err := r.console.bulk.start(r, r.PostFormValue("key"), plan, reason, parallel)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
-	return View{Location: Prefix + "/bulk/" + run.id}, nil
+	return view{Location: Prefix + "/bulk/" + run.id}, nil
 }
 
 // showBulkRun shows the progress of a run.
-func showBulkRun(r *Request) (View, error) {
+func showBulkRun(r *request) (view, error) {
 	run, err := r.bulkRun()
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
-	return View{Template: "bulkrun", Title: "Bulk run", Nav: "Bulk", Watch: WatchAll, Data: run.view()}, nil
+	return view{Template: "bulkrun", Title: "Bulk run", Nav: "Bulk", Watch: watchAll, Data: run.view()}, nil
 }
 
 // stopBulk makes a run start no further request.
-func stopBulk(r *Request) (View, error) {
+func stopBulk(r *request) (view, error) {
 	run, err := r.bulkRun()
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	run.stop(fmt.Sprintf("stopped by %s", r.Subject.Name))
-	return View{Location: Prefix + "/bulk/" + run.id}, nil
+	return view{Location: Prefix + "/bulk/" + run.id}, nil
 }
 
-func (r *Request) bulkRun() (*bulkRun, error) {
+func (r *request) bulkRun() (*bulkRun, error) {
 	run, ok := r.console.bulk.find(r.PathValue("run"))
 	if !ok {
 		return nil, schema.NewError(schema.KindNotFound, "this process has no such bulk run: a run is shown by the process that started it, until it stops").

@@ -35,31 +35,31 @@ type rotationButton struct {
 }
 
 // showTrust shows the keys with which nodes verify tasks, and the open rotation or the last one.
-func showTrust(r *Request) (View, error) {
+func showTrust(r *request) (view, error) {
 	var p trustPage
-	newest, err := Get[rotation.Trust](r, "/trust", nil)
+	newest, err := fetch[rotation.Trust](r, "/trust", nil)
 	if p.Trust = &newest; schema.KindOf(err) == schema.KindNotFound {
 		p.Trust, err = nil, nil
 	}
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
-	v, err := Get[rotation.View](r, "/trust/rotation", nil)
+	v, err := fetch[rotation.View](r, "/trust/rotation", nil)
 	switch {
 	case schema.KindOf(err) == schema.KindNotFound:
 	case err != nil:
-		return View{}, err
+		return view{}, err
 	default:
 		p.Rotation = &v
 		p.Left = v.Progress.Nodes - v.Progress.Confirmed - v.Progress.Waived
 		p.More = max(0, p.Left-len(v.Progress.Waiting))
 		p.Decisions = rotationButtons(v)
 	}
-	view := View{Template: "trust", Title: "Trust", Nav: "Trust", Watch: WatchAll, Data: p}
+	page := view{Template: "trust", Title: "Trust", Nav: "Trust", Watch: watchAll, Data: p}
 	if len(p.Decisions) > 0 && r.May(trust.RoleAdmin) {
-		view.Watch = "" // it has fields
+		page.Watch = "" // it has fields
 	}
-	return view, nil
+	return page, nil
 }
 
 // rotationButtons returns the decisions that an open rotation accepts, harmless ones first. To
@@ -84,22 +84,22 @@ func rotationButtons(v rotation.View) (all []rotationButton) {
 
 // decideRotation sends a decision about the rotation that the page showed. Another step of the
 // rotation than that of the form is an outdated page.
-func decideRotation(r *Request) (View, error) {
+func decideRotation(r *request) (view, error) {
 	d := rotation.Decision(r.PathValue("decision"))
 	if !slices.Contains(rotation.Decisions(), d) {
-		return View{}, schema.NewError(schema.KindNotFound, "no such decision")
+		return view{}, schema.NewError(schema.KindNotFound, "no such decision")
 	}
-	now, err := Get[rotation.View](r, "/trust/rotation", nil)
+	now, err := fetch[rotation.View](r, "/trust/rotation", nil)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	if now.RotationID != r.PostFormValue("rotation") || string(now.Phase) != r.PostFormValue("phase") {
-		return View{}, &staleError{schema.NewError(schema.KindDecisionOutdated, "the rotation has changed since the page was loaded; nothing was done").
+		return view{}, &staleError{schema.NewError(schema.KindDecisionOutdated, "the rotation has changed since the page was loaded; nothing was done").
 			WithReason("page_outdated"), "phase " + string(now.Phase) + " " + string(now.Outcome), Prefix + "/trust"}
 	}
 	body := rotation.Decide{Reason: strings.TrimSpace(r.PostFormValue("reason"))}
-	if _, err := Post[rotation.View](r, "/trust/rotation/"+string(d), body, ""); err != nil {
-		return View{}, err
+	if _, err := submit[rotation.View](r, "/trust/rotation/"+string(d), body, ""); err != nil {
+		return view{}, err
 	}
-	return View{Location: Prefix + "/trust"}, nil
+	return view{Location: Prefix + "/trust"}, nil
 }

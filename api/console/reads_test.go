@@ -84,7 +84,8 @@ func TestRevisionOfOlderData(t *testing.T) {
 	first := revision()
 	server := httptest.NewServer(s.handler)
 	defer server.Close()
-	lines, _ := s.open(t, server, "all")
+	lines, done := s.open(t, server, "all")
+	defer done()                                              // before the server waits for the stream
 	for rev := next(lines); rev == first; rev = next(lines) { // the first reader of changes begins with one
 		require.NotEmpty(t, rev)
 	}

@@ -13,7 +13,7 @@ import (
 // maxRegions bounds the rendered regions in memory.
 const maxRegions = 256
 
-// regions keeps the rendered regions of pages with Route.Shared, so that many open pages with the same
+// regions keeps the rendered regions of pages with Route.shared, so that many open pages with the same
 // data are rendered once.
 type regions struct {
 	now     func() time.Time
@@ -34,7 +34,7 @@ func newRegions(now func() time.Time) *regions {
 
 // of returns the region of a request. It calls render unless another request with the same address,
 // role and data rendered it just now.
-func (c *regions) of(r *Request, render func() ([]byte, error)) ([]byte, error) {
+func (c *regions) of(r *request, render func() ([]byte, error)) ([]byte, error) {
 	if !r.shared {
 		return render()
 	}

@@ -54,7 +54,7 @@ func parsePages(a *assets, now func() time.Time) (*pages, error) {
 
 // layout is the data of the layout. The block main has it too.
 type layout struct {
-	View
+	view
 
 	Subject  Subject
 	Region   bool
@@ -91,12 +91,12 @@ func navigation() []navEntry {
 }
 
 // render writes a page. It renders to memory first, so that an error is not sent as half a page.
-func (c *Console) render(w http.ResponseWriter, r *Request, v View) error {
+func (c *Console) render(w http.ResponseWriter, r *request, v view) error {
 	t := c.pages.byName[v.Template]
 	if t == nil {
 		return schema.NewError(schema.KindInternal, "there is no template %q", v.Template)
 	}
-	l := layout{View: v, Subject: r.Subject, Region: r.Region, Revision: r.Revision, Env: c.cfg.Env, At: r.Now,
+	l := layout{view: v, Subject: r.Subject, Region: r.Region, Revision: r.Revision, Env: c.cfg.Env, At: r.Now,
 		CSS: c.assets.url("console.css"), JS: c.assets.url("console.js"), Icon: c.assets.url("icon.svg"), Navigation: navigation()}
 	if !r.at.IsZero() {
 		l.At = r.at
@@ -118,7 +118,7 @@ func (c *Console) render(w http.ResponseWriter, r *Request, v View) error {
 
 // compose renders the region of a page, and the layout around it unless the script asks for the
 // region only.
-func (c *Console) compose(body *bytes.Buffer, r *Request, t *template.Template, l layout) error {
+func (c *Console) compose(body *bytes.Buffer, r *request, t *template.Template, l layout) error {
 	region, err := c.regions.of(r, func() ([]byte, error) {
 		var out bytes.Buffer
 		err := t.ExecuteTemplate(&out, "region", l)

@@ -30,11 +30,11 @@ type Route struct {
 	Path string
 	// Role is what the subject needs at least. The admin API decides about each call again.
 	Role trust.Role
-	// Serve returns what to show.
-	Serve func(*Request) (View, error)
-	// Shared says that the content depends only on the address, the role, and what Shared and
-	// Recent read. Such a page is rendered once for all who open it.
-	Shared bool
+	// serve returns what to show.
+	serve func(*request) (view, error)
+	// shared says that the content depends only on the address, the role, and what fetchShared and
+	// fetchRecent read. Such a page is rendered once for all who open it.
+	shared bool
 }
 
 // Routes returns every page and form that needs a session.
@@ -43,24 +43,24 @@ func Routes() []Route {
 }
 
 // get is the route of a page.
-func get(path string, serve func(*Request) (View, error)) Route {
-	return Route{Method: http.MethodGet, Path: path, Role: trust.RoleViewer, Serve: serve}
+func get(path string, serve func(*request) (view, error)) Route {
+	return Route{Method: http.MethodGet, Path: path, Role: trust.RoleViewer, serve: serve}
 }
 
 // shared is the route of a page that is the same for all subjects with one role.
-func shared(path string, serve func(*Request) (View, error)) Route {
+func shared(path string, serve func(*request) (view, error)) Route {
 	r := get(path, serve)
-	r.Shared = true
+	r.shared = true
 	return r
 }
 
 // post is the route of a form that changes something.
-func post(path string, role trust.Role, serve func(*Request) (View, error)) Route {
-	return Route{Method: http.MethodPost, Path: path, Role: role, Serve: serve}
+func post(path string, role trust.Role, serve func(*request) (view, error)) Route {
+	return Route{Method: http.MethodPost, Path: path, Role: role, serve: serve}
 }
 
-// Request is a request of a subject with a session.
-type Request struct {
+// request is one of a subject with a session.
+type request struct {
 	*http.Request
 
 	Subject Subject
@@ -72,7 +72,7 @@ type Request struct {
 
 	console *Console
 	id      sessionID
-	shared  bool // the page is that of a route with Shared
+	shared  bool // the page is that of a route with shared
 
 	mu sync.Mutex
 	at time.Time // of the oldest data on the page; zero for Now
@@ -81,7 +81,7 @@ type Request struct {
 }
 
 // shows notes that the page has data of a read, which may be older than the request.
-func (r *Request) shows(target string, data read) {
+func (r *request) shows(target string, data read) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reads = append(r.reads, fmt.Sprintf("%s at %d", target, data.at.UnixNano()))
@@ -94,15 +94,15 @@ func (r *Request) shows(target string, data read) {
 }
 
 // May reports whether the subject has at least the role.
-func (r *Request) May(role trust.Role) bool { return r.Subject.Role.Allows(role) }
+func (r *request) May(role trust.Role) bool { return r.Subject.Role.Allows(role) }
 
-// View is the response to a request: a page, or the address of one.
-type View struct {
+// view is the response to a request: a page, or the address of one.
+type view struct {
 	// Template is the name of a file in templates, without its extension.
 	Template string
 	// Title is the title of the page, and Nav the entry of the navigation that it belongs to.
 	Title, Nav string
-	// Watch is what makes the page read its content again: WatchAll, the ID of a node, or
+	// Watch is what makes the page read its content again: watchAll, the ID of a node, or
 	// empty for a page that stays as it is.
 	Watch string
 	// Data is what the template shows.
@@ -113,8 +113,8 @@ type View struct {
 	Location string
 }
 
-// WatchAll is the Watch of a page that shows more than one node.
-const WatchAll = "all"
+// watchAll is the Watch of a page that shows more than one node.
+const watchAll = "all"
 
 // edgeRoutes returns the routes with their sessions, and the paths that need none.
 func (c *Console) edgeRoutes() []edge.Route {
@@ -150,8 +150,8 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, route Route) err
 		return c.unauthenticated(w, r, err)
 	}
 	edge.Annotate(r.Context(), slog.String("actor", subject.Name))
-	req := &Request{Request: r, Subject: subject, Revision: c.hub.revision(), Region: r.Header.Get("Gpuaas-Region") != "",
-		Now: c.cfg.Now(), console: c, id: id, shared: route.Shared}
+	req := &request{Request: r, Subject: subject, Revision: c.hub.revision(), Region: r.Header.Get("Gpuaas-Region") != "",
+		Now: c.cfg.Now(), console: c, id: id, shared: route.shared}
 	if !req.May(route.Role) {
 		return c.fail(w, r, subject, schema.NewError(schema.KindForbidden, "%s has the role %s; this needs the role %s", subject.Name, subject.Role, route.Role).
 			WithReason("role").WithNext("log in with a token of a subject with the role "+string(route.Role)))
@@ -161,7 +161,7 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, route Route) err
 			return c.fail(w, r, subject, schema.NewError(schema.KindInvalidRequest, "the form cannot be read").WithReason("malformed_body"))
 		}
 	}
-	v, err := route.Serve(req)
+	v, err := route.serve(req)
 	if err != nil {
 		return c.fail(w, r, subject, err)
 	}
@@ -194,7 +194,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, subject Subject, 
 	if e.Kind == schema.KindInternal {
 		e = schema.NewError(schema.KindInternal, "internal error")
 	}
-	req := &Request{Request: r, Subject: subject, Revision: c.hub.revision(), Now: c.cfg.Now(), console: c,
+	req := &request{Request: r, Subject: subject, Revision: c.hub.revision(), Now: c.cfg.Now(), console: c,
 		Region: r.Header.Get("Gpuaas-Region") != ""}
 	page := errorPage{Status: status, Code: e.Kind, Message: e.Message, Reason: e.Reason,
 		Next: strings.TrimSpace(e.Next), CorrelationID: edge.CorrelationID(r.Context())}
@@ -204,7 +204,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, subject Subject, 
 	if w.Header().Get("Retry-After") == "" && (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) {
 		w.Header().Set("Retry-After", "5")
 	}
-	return c.render(w, req, View{Template: "error", Title: http.StatusText(status), Status: status, Data: page})
+	return c.render(w, req, view{Template: "error", Title: http.StatusText(status), Status: status, Data: page})
 }
 
 // errorPage is the data of the template error.

@@ -20,8 +20,8 @@ func taskRoutes() []Route {
 
 // lostTask returns the lost task of a request with the form that dispatches it again. A task that
 // is not lost any longer is a stale page.
-func lostTask(r *Request) (v wire.TaskView, p confirmPage, err error) {
-	v, err = Get[wire.TaskView](r, "/tasks/"+url.PathEscape(r.PathValue("task")), nil)
+func lostTask(r *request) (v wire.TaskView, p confirmPage, err error) {
+	v, err = fetch[wire.TaskView](r, "/tasks/"+url.PathEscape(r.PathValue("task")), nil)
 	if err != nil {
 		return v, p, err
 	}
@@ -39,19 +39,19 @@ func lostTask(r *Request) (v wire.TaskView, p confirmPage, err error) {
 }
 
 // resumeForm asks for the reason to dispatch a lost task again.
-func resumeForm(r *Request) (View, error) {
+func resumeForm(r *request) (view, error) {
 	_, p, err := lostTask(r)
 	if err != nil {
-		return View{}, err
+		return view{}, err
 	}
 	return p.form(), nil
 }
 
 // resume dispatches a lost task again.
-func resume(r *Request) (View, error) {
+func resume(r *request) (view, error) {
 	v, p, outdated := lostTask(r)
 	if _, ok := errors.AsType[*staleError](outdated); outdated != nil && !ok {
-		return View{}, outdated
+		return view{}, outdated
 	}
 	if outdated == nil {
 		if again, ok := p.answered(r); !ok {
@@ -59,11 +59,11 @@ func resume(r *Request) (View, error) {
 		}
 	}
 	// A repeat of a decision that was carried out is about a task that is not lost, and its key still names it.
-	_, err := Post[wire.TaskView](r, "/tasks/"+url.PathEscape(v.TaskID)+"/resume", wire.TaskDecision{Reason: r.PostFormValue("reason")}, r.PostFormValue("key"))
+	_, err := submit[wire.TaskView](r, "/tasks/"+url.PathEscape(v.TaskID)+"/resume", wire.TaskDecision{Reason: r.PostFormValue("reason")}, r.PostFormValue("key"))
 	if schema.KindOf(err) == schema.KindTaskStatus {
 		err = cmp.Or(outdated, err)
 	}
-	return View{Location: operationOf(v)}, err
+	return view{Location: operationOf(v)}, err
 }
 
 // operationOf is the page of the operation of a task.

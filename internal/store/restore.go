@@ -20,8 +20,8 @@ type Restore struct {
 }
 
 // Start starts a restore mode that ends automatically after d, voids the open enrollment tokens,
-// ends the reissues that wait for one of them, and records the operations that are abandoned
-// already as failed. KindOperationInProgress if one is on.
+// ends the reissues that wait for one of them and all sessions of the console, and records the
+// operations that are abandoned already as failed. KindOperationInProgress if one is on.
 func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by audit.Subject) (restore.Mode, error) {
 	if d < time.Minute || d > restore.MaxLength {
 		return restore.Mode{}, schema.NewError(schema.KindInvalidRequest, "a restore mode lasts from %s to %s", lifecycle.Span(time.Minute), lifecycle.Span(restore.MaxLength))
@@ -37,6 +37,9 @@ func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by 
 		}
 		epoch, err := tx.StartRestoreMode(ctx, cleanText(by.Actor), cleanText(reason), d.Seconds())
 		if err != nil {
+			return err
+		}
+		if err := endConsoleSessions(ctx, tx); err != nil {
 			return err
 		}
 		voided, err := voidOpenTokens(ctx, tx)
@@ -56,6 +59,16 @@ func (s *Restore) Start(ctx context.Context, reason string, d time.Duration, by 
 		return restore.Mode{}, err
 	}
 	return s.Status(ctx)
+}
+
+// endConsoleSessions ends all sessions of the console: those that were logged out in the lost time
+// are in the database again.
+func endConsoleSessions(ctx context.Context, tx *tx) error {
+	has, err := tx.HasConsoleSessions(ctx)
+	if err != nil || !has {
+		return err
+	}
+	return tx.EndConsoleSessions(ctx)
 }
 
 // voidOpenTokens voids the open enrollment tokens and returns how many there were. It ends the

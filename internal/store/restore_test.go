@@ -1,12 +1,14 @@
 package store_test
 
 import (
+	"crypto/sha256"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/activities"
+	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/api/nodeapi"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
@@ -246,6 +248,29 @@ func TestRestoreModeEndsOperationsAndTokens(t *testing.T) {
 	require.Equal(t, int64(3), s.OperationsEnded)
 	_, err = e.ClaimToken(t.Context(), tokenClaim(fresh.ID, tokenID, hash, key(fresh.ID, 9)))
 	requireKind(t, err, schema.KindTokenConsumed, "token_voided")
+}
+
+// A session of the console that was logged out in the lost time is in the restored database again, and the
+// restore mode ends it.
+func TestRestoreModeEndsConsoleSessions(t *testing.T) {
+	e := setup(t)
+	session := console.Session{ID: sha256.Sum256([]byte("cookie")), Token: sha256.Sum256([]byte("token")), Subject: "ops"}
+	require.NoError(t, e.Console.CreateSession(t.Context(), session))
+	e.exec("CREATE TABLE saved_console_sessions AS SELECT * FROM console_sessions")
+	require.NoError(t, e.Console.DeleteSession(t.Context(), session.ID))
+	e.exec("INSERT INTO console_sessions SELECT * FROM saved_console_sessions")
+	_, err := e.Console.FindSession(t.Context(), session.ID, true)
+	require.NoError(t, err, "the restore logged it in again")
+	e.startRestoreMode()
+	_, err = e.Console.FindSession(t.Context(), session.ID, true)
+	requireKind(t, err, schema.KindNotFound, "")
+}
+
+// The restore mode starts in a dump of a version that had no console.
+func TestRestoreModeWithoutConsoleSessions(t *testing.T) {
+	e := setup(t)
+	e.exec("DROP TABLE console_sessions")
+	e.startRestoreMode()
 }
 
 // spare begins the reissue of a node that enrolled while a reference to another bundle of its

@@ -23,6 +23,14 @@ UPDATE restore_modes SET ended_at = now() WHERE ended_at IS NULL;
 UPDATE enrollment_tokens SET state = 'voided', ended_at = now() WHERE purpose <> 'recover' AND state IN ('issued', 'claimed')
 RETURNING node_id, (purpose = 'reissue' OR coalesce(bundle_purpose, '') = 'reissue')::boolean AS reissue;
 
+-- Reports whether the schema has sessions of the console: a dump may be from a version before them.
+-- name: HasConsoleSessions :one
+SELECT (to_regclass('console_sessions') IS NOT NULL)::boolean;
+
+-- Ends all sessions of the console, because some may have ended since the time to which the database was restored.
+-- name: EndConsoleSessions :exec
+DELETE FROM console_sessions;
+
 -- The nodes with an open reissue. The order avoids deadlocks.
 -- name: ReissuedNodes :many
 SELECT DISTINCT node_id FROM operations WHERE ended_at IS NULL AND action = 'reissue-enrollment' ORDER BY node_id;

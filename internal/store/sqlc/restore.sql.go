@@ -108,6 +108,16 @@ func (q *Queries) CurrentNotBefore(ctx context.Context, nodeID string) (CurrentN
 	return i, err
 }
 
+const endConsoleSessions = `-- name: EndConsoleSessions :exec
+DELETE FROM console_sessions
+`
+
+// Ends all sessions of the console, because some may have ended since the time to which the database was restored.
+func (q *Queries) EndConsoleSessions(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, endConsoleSessions)
+	return err
+}
+
 const endRestoreMode = `-- name: EndRestoreMode :execrows
 UPDATE restore_modes SET ended_at = now() WHERE ended_at IS NULL
 `
@@ -118,6 +128,18 @@ func (q *Queries) EndRestoreMode(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const hasConsoleSessions = `-- name: HasConsoleSessions :one
+SELECT (to_regclass('console_sessions') IS NOT NULL)::boolean
+`
+
+// Reports whether the schema has sessions of the console: a dump may be from a version before them.
+func (q *Queries) HasConsoleSessions(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, hasConsoleSessions)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const reissuedNodes = `-- name: ReissuedNodes :many

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/agent/internal/refusal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
@@ -44,6 +45,29 @@ func TestTaskWithoutOperation(t *testing.T) {
 		}
 		require.Equal(t, "state_expectation", schema.AsError(err).Reason, row.Type)
 	}
+}
+
+// TestGrantWithoutNonce: a grant without a nonce is refused by an agent that has none.
+func TestGrantWithoutNonce(t *testing.T) {
+	t.Parallel()
+	f := agenttest.NewQuiet(t)
+	v := verifierFor(f)
+	v.Nonce = ""
+	_, err := v.Verify(f.Granted(f.OfferOf(f.Payload(task.WorkloadCordon, 1, nil), 1), ""))
+	require.Equal(t, refusal.GrantOtherNonce, schema.AsError(err).Reason)
+}
+
+// TestDelegateWithTheNameOfAKey: a delegation to another key with the name of a key of the set is refused.
+func TestDelegateWithTheNameOfAKey(t *testing.T) {
+	t.Parallel()
+	f := agenttest.NewQuiet(t)
+	v := verifierFor(f)
+	d := trust.LeaseKey{V: 1, Env: v.ID.Env, KeyID: "replica", Public: make([]byte, 32), NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)}
+	_, err := v.delegate(d)
+	require.NoError(t, err)
+	d.KeyID = v.Set.Doc.Keys[0].KeyID
+	_, err = v.delegate(d)
+	require.Equal(t, refusal.GrantKeyNotDelegate, schema.AsError(err).Reason)
 }
 
 // TestExpiredSet: destructive tasks are rejected, the others are accepted.

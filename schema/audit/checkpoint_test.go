@@ -47,3 +47,50 @@ func TestCheckpointText(t *testing.T) {
 		require.Error(t, err, bad)
 	}
 }
+
+// TestNextCheckpoint: a checkpoint follows another one only if its number is higher, its body is what was
+// signed, it names the hash of the other one, and its signature is valid.
+func TestNextCheckpoint(t *testing.T) {
+	t.Parallel()
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	keys := map[string]ed25519.PublicKey{"audit-test.v1": public}
+	first := strings.Repeat("ab", 32)
+	stored := func(number, signed int64) audit.StoredCheckpoint {
+		body, hash, err := audit.CheckpointBody{Number: number, Prev: first}.Encode()
+		require.NoError(t, err)
+		c := audit.Checkpoint{Env: "test", Number: signed, Hash: hash, At: time.Unix(1_800_000_000, 0).UTC(), KeyID: "audit-test.v1"}
+		c.Signature = ed25519.Sign(private, c.Signed())
+		return audit.StoredCheckpoint{Body: body, Signed: c.String()}
+	}
+	good := stored(8, 8)
+	body, signed, err := good.Next(7, first, keys)
+	require.NoError(t, err)
+	require.Equal(t, int64(8), body.Number)
+	require.Equal(t, "test", signed.Env)
+	_, _, err = stored(9, 9).Next(7, first, keys)
+	require.NoError(t, err, "the hash shows that none is missing between them")
+
+	other, _, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		checkpoint audit.StoredCheckpoint
+		number     int64
+		hash       string
+		keys       map[string]ed25519.PublicKey
+		want       string
+	}{
+		"same number":     {good, 8, first, keys, "checkpoint 8 is out of order"},
+		"lower number":    {good, 9, first, keys, "checkpoint 8 is out of order"},
+		"number of body":  {stored(7, 8), 7, first, keys, "checkpoint 8 is out of order"},
+		"changed body":    {audit.StoredCheckpoint{Body: append(good.Body, ' '), Signed: good.Signed}, 7, first, keys, "changed after it was signed"},
+		"another before":  {good, 7, strings.Repeat("cd", 32), keys, "does not follow checkpoint 7"},
+		"another key":     {good, 7, first, map[string]ed25519.PublicKey{"audit-test.v1": other}, "no valid signature"},
+		"unknown key":     {good, 7, first, nil, "no valid signature"},
+		"malformed":       {audit.StoredCheckpoint{Body: good.Body, Signed: "1"}, 7, first, keys, "cannot be parsed"},
+		"body is no JSON": {audit.StoredCheckpoint{Body: []byte("{"), Signed: good.Signed}, 7, first, keys, "cannot be parsed"},
+	} {
+		_, _, err := c.checkpoint.Next(c.number, c.hash, c.keys)
+		require.ErrorContains(t, err, c.want, name)
+	}
+}

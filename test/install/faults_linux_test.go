@@ -17,7 +17,7 @@ func journalHas(t *testing.T, m *systemdtest.Guest, unit, since, pattern string)
 	require.Eventually(t, func() bool {
 		_, err := m.Run(t.Context(), script+" | grep -qE '"+pattern+"'")
 		return err == nil
-	}, time.Minute, 200*time.Millisecond, "%s: the journal has no line %s", unit, pattern)
+	}, 5*time.Minute, 200*time.Millisecond, "%s: the journal has no line %s", unit, pattern)
 }
 
 // cursor is the position of the newest line of the journal.
@@ -90,5 +90,5 @@ systemctl start gpuaas-node-agent`)
 	require.Eventually(t, func() bool {
 		_, err := m.Run(t.Context(), agent+" doctor")
 		return err == nil
-	}, time.Minute, time.Second, "the agent works again")
+	}, 5*time.Minute, time.Second, "the agent works again")
 }

@@ -71,7 +71,7 @@ func Boot(t *testing.T, host string, log *os.File) (pid int) {
 		}
 		out, _ := Command(pid, "systemctl is-active basic.target").Output() // it may fail while the machine boots
 		return strings.TrimSpace(string(out)) == "active"
-	}, time.Minute, 50*time.Millisecond, host+" boots")
+	}, 5*time.Minute, 50*time.Millisecond, host+" boots")
 	return pid
 }
 

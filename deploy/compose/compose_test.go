@@ -231,7 +231,7 @@ func TestVariables(t *testing.T) {
 		assert.Equal(t, []string{"CMD", "/usr/local/bin/" + program, "--ready"}, p.Services[replica].Healthcheck.Test)
 		assert.Contains(t, reference(program+".md"), "`--ready`")
 	}
-	// Addresses that only the operator knows, without which links and the console behind a proxy fail.
+	// Addresses that depend on the installation: without them, links and the console behind a proxy fail.
 	for _, variable := range []string{"GPUAAS_CONSOLE_URL", "GPUAAS_WEB_UI_URL"} {
 		for _, replica := range []string{"api-1", "api-2"} {
 			assert.Contains(t, p.Services[replica].Environment[variable], "${"+variable+":-", replica)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -65,8 +66,11 @@ const (
 	bulkFailed   bulkOutcome = "failed"
 )
 
-// unavailable is why a run stops when a service does not respond. The message names the service.
-func unavailable(e *schema.Error) string { return "a service is unavailable: " + e.Message }
+// unavailable is why a run stops when a service does not respond to the request about a target. The
+// message names the service.
+func (t bulkTarget) unavailable(err error) string {
+	return fmt.Sprintf("a service is unavailable, at %s: %s", t.host, schema.AsError(err).Message)
+}
 
 // find returns the run with an ID.
 func (b *bulkRuns) find(id string) (*bulkRun, bool) {
@@ -168,7 +172,7 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 		run.stop("the session of " + run.by.Name + " has ended")
 		return
 	case err != nil:
-		run.stop(unavailable(schema.AsError(err)))
+		run.stop(row.unavailable(err))
 		return
 	}
 	path, body := row.request(run.verb, run.reason)
@@ -186,7 +190,7 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 		case e.Reason == lifecycle.ReasonCancelStored || e.Reason == lifecycle.ReasonDecisionAccepted: // applied later
 			row.outcome = bulkAccepted
 		case e.Kind == schema.KindServiceUnavailable:
-			run.stop(unavailable(e))
+			run.stop(row.unavailable(e))
 		}
 	}
 	run.mu.Lock()

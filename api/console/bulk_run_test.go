@@ -188,11 +188,11 @@ func TestBulkRunWithoutTheDatabase(t *testing.T) {
 	harness.Eventually(t, "the run reads the session", func() bool { return sessions.asked.Load() > 0 })
 	sessions.lost.Store(false)
 	page := endedRun(s, started)
-	require.Contains(t, page, "a service is unavailable: the database at db-1 does not respond")
+	require.Contains(t, page, "a service is unavailable, at gpu-1: the database at db-1 does not respond")
 	require.NotContains(t, page, "session")
 	require.Contains(t, page, "accepted</span> <strong>1</strong>")
 	require.Contains(t, page, "<code>not sent</code>: 78")
-	require.Regexp(t, `>gpu-1</a></td><td>not sent: a service is unavailable: the database at db-1 does not respond</td>`, page)
+	require.Regexp(t, `>gpu-1</a></td><td>not sent: a service is unavailable, at gpu-1: the database at db-1 does not respond</td>`, page)
 	require.Contains(t, page, "and 28 more")
 	require.Len(t, s.backend.sent(http.MethodPost), 1)
 }

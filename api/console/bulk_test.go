@@ -133,7 +133,7 @@ func TestBulkFailures(t *testing.T) {
 	form = confirmed(s, "/console/bulk?do=drain&state=active", "39")
 	form.Set("parallel", "1")
 	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
-	require.Contains(t, page, "a service is unavailable: Temporal does not respond")
+	require.Contains(t, page, "a service is unavailable, at gpu-0: Temporal does not respond")
 	require.Len(t, s.backend.sent(http.MethodPost), sent+1)
 }
 

@@ -56,7 +56,7 @@ Environment:
 			if err := e.platform.Setup(ctx, o, editor{e.stderr, clean}); err != nil {
 				return err
 			}
-			return e.printDone("database, Vault and Temporal are ready")
+			return printDone(e.console, "database, Vault and Temporal are ready")
 		})
 	c.Flags().BoolVar(&skip, "skip-namespace", false, "check Temporal's namespace and search attributes, do not create them")
 	return c
@@ -82,7 +82,7 @@ Environment:
 			if err := e.platform.RotateSecretIDs(ctx, editor{e.stderr, clean}); err != nil {
 				return err
 			}
-			return e.printDone("the secret ids of worker, API and rotator are replaced")
+			return printDone(e.console, "the secret ids of worker, API and rotator are replaced")
 		})
 }
 
@@ -92,7 +92,7 @@ type doneMessage struct {
 }
 
 // printDone says that the command is done: on stdout in a format for programs, else on stderr.
-func (e *console) printDone(message string) error {
+func printDone(e *console, message string) error {
 	if e.machine() {
 		return e.printMachine(doneMessage{message})
 	}

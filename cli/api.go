@@ -56,7 +56,7 @@ func (e *env) newDoer() doer {
 		d.err = checkURL(server.APIURL)
 	}
 	if d.err == nil {
-		d.err = e.checkPlain("gpuaas", server.APIURL)
+		d.err = checkPlain("gpuaas", server.APIURL, e.flags.insecureHTTP)
 	}
 	if d.err == nil && server.CAFile != "" {
 		d.transport, d.err = trusting(server.CAFile)
@@ -66,8 +66,8 @@ func (e *env) newDoer() doer {
 
 // checkPlain rejects an address to which the token would be sent unencrypted, unless --insecure-http
 // accepts it. command is the one whose help applies.
-func (e *env) checkPlain(command, address string) error {
-	if !isPlain(address) || e.flags.insecureHTTP {
+func checkPlain(command, address string, accepted bool) error {
+	if !isPlain(address) || accepted {
 		return nil
 	}
 	return usagef(command, "the admin API's URL %s is not encrypted, and anyone on the network could read the token: "+

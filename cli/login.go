@@ -43,7 +43,7 @@ be sent unencrypted is rejected without --insecure-http.`,
 				v := c.Contexts[name]
 				v.Token = token
 				c.Contexts[name], address = v, v.APIURL
-				return e.checkPlain("gpuaas login", address)
+				return checkPlain("gpuaas login", address, e.flags.insecureHTTP)
 			})
 			if err == nil {
 				e.message("stored the token of context %s in %s (mode 0600)", name, e.configPath())

@@ -59,7 +59,7 @@ func (r *release) archiveEntries(p platform) (entries []entry, err error) {
 		entries = append(entries, entry{name: name, source: filepath.Join(r.bin(p), name), mode: 0o755})
 	}
 	entries = append(entries, entry{name: "LICENSE", source: filepath.Join(r.source, "LICENSE"), mode: 0o644},
-		entry{name: noticesFile, source: r.notices(), mode: 0o644})
+		entry{name: noticesFile, source: noticesIn(r.stage()), mode: 0o644})
 	for _, folder := range []string{"completions", "man"} {
 		files, err := os.ReadDir(filepath.Join(r.stage(), folder))
 		if err != nil {

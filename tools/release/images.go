@@ -90,7 +90,7 @@ func (r *release) imageIndex(i image, base v1.Layer) (v1.ImageIndex, error) {
 func (r *release) imageFor(i image, p platform, base v1.Layer) (v1.Image, error) {
 	entries := []entry{{name: "usr/local/bin/" + i.program, source: filepath.Join(r.bin(p), i.program), mode: 0o755},
 		{name: "usr/share/doc/gpuaas/LICENSE", source: filepath.Join(r.source, "LICENSE"), mode: 0o644},
-		{name: "usr/share/doc/gpuaas/" + noticesFile, source: r.notices(), mode: 0o644}}
+		{name: "usr/share/doc/gpuaas/" + noticesFile, source: noticesIn(r.stage()), mode: 0o644}}
 	for _, f := range i.folders {
 		entries = append(entries, entry{name: f, mode: 0o700, owner: nonroot})
 	}

@@ -12,9 +12,9 @@ import (
 // noticesFile is the file with the licenses of the modules that the programs contain.
 const noticesFile = "THIRD_PARTY_LICENSES"
 
-// notices is the path of noticesFile, which archives, packages, images and the node agent's install
-// package contain.
-func (r *release) notices() string { return filepath.Join(r.stage(), noticesFile) }
+// noticesIn is the path of noticesFile in a release's folder of generated files. Archives, packages, images and
+// the node agent's install package contain it.
+func noticesIn(stage string) string { return filepath.Join(stage, noticesFile) }
 
 // buildNotices writes the licenses and the notices of all modules in the programs of all platforms.
 func (r *release) buildNotices(ctx context.Context) error {
@@ -37,7 +37,7 @@ func (r *release) buildNotices(ctx context.Context) error {
 	if err := os.MkdirAll(r.stage(), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(r.notices(), []byte(noticesOf(modules)), 0o600)
+	return os.WriteFile(noticesIn(r.stage()), []byte(noticesOf(modules)), 0o600)
 }
 
 // collect adds the modules in a program to those with each text.

@@ -18,7 +18,7 @@ func TestNotices(t *testing.T) {
 	program := filepath.Join(r.bin(r.platforms[0]), "gpuaas-node-agent")
 	require.NoError(t, r.command(t.Context(), nil, "go", "build", "-o", program, "./cmd/gpuaas-node-agent"))
 	require.NoError(t, r.buildNotices(t.Context()))
-	text, err := os.ReadFile(r.notices())
+	text, err := os.ReadFile(noticesIn(r.stage()))
 	require.NoError(t, err)
 	_, linked, err := linkedModules(program)
 	require.NoError(t, err)

@@ -130,7 +130,7 @@ func (r *release) stagePackages(ctx context.Context) error {
 
 // installPackage packs the node agents of all Linux platforms and their installer.
 func (r *release) installPackage(ctx context.Context, out string) error {
-	args := []string{"run", "./deploy/package", "-licenses", r.notices(), "-o", out}
+	args := []string{"run", "./deploy/package", "-licenses", noticesIn(r.stage()), "-o", out}
 	for _, p := range r.platforms {
 		if p.os == "linux" {
 			args = append(args, p.arch+"="+filepath.Join(r.bin(p), "gpuaas-node-agent"))

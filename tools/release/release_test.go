@@ -27,7 +27,7 @@ func newTestRelease(t *testing.T) *release {
 			write(t, filepath.Join(r.bin(p), name), name+" of "+p.String())
 		}
 	}
-	write(t, r.notices(), "licenses")
+	write(t, noticesIn(r.stage()), "licenses")
 	write(t, filepath.Join(r.stage(), "man", "gpuaas.1.gz"), "manual")
 	for _, name := range []string{"gpuaas.bash", "_gpuaas", "gpuaas.fish"} {
 		write(t, filepath.Join(r.stage(), "completions", name), name)

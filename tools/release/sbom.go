@@ -36,7 +36,11 @@ func (r *release) buildSBOMs(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.writeSBOM(name, programs, known); err != nil {
+		bom, err := r.sbom(name, programs, known)
+		if err == nil {
+			err = writeSBOM(filepath.Join(r.out, name+sbomSuffix), bom)
+		}
+		if err != nil {
 			return fmt.Errorf("bill of materials of %s: %w", name, err)
 		}
 	}
@@ -91,13 +95,9 @@ func (r *release) installedAgents() (paths []string) {
 	return paths
 }
 
-// writeSBOM writes the document of one artifact.
-func (r *release) writeSBOM(artifact string, programs []string, known *licenses) (err error) {
-	bom, err := r.sbom(artifact, programs, known)
-	if err != nil {
-		return err
-	}
-	file, err := os.Create(filepath.Join(r.out, artifact+sbomSuffix))
+// writeSBOM writes a document into a file.
+func writeSBOM(path string, bom *cdx.BOM) (err error) {
+	file, err := os.Create(path)
 	if err != nil {
 		return err
 	}
@@ -105,6 +105,7 @@ func (r *release) writeSBOM(artifact string, programs []string, known *licenses)
 	return cdx.NewBOMEncoder(file, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
 }
 
+// sbom is the document of one artifact.
 func (r *release) sbom(artifact string, programs []string, known *licenses) (*cdx.BOM, error) {
 	sum, _, err := digest(filepath.Join(r.out, artifact))
 	if err != nil {

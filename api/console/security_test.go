@@ -85,6 +85,7 @@ func TestAcceptedRequestHasNoDeadlineAfterItsBody(t *testing.T) {
 		"/console/bulk":            {url.Values{"do": {"none"}}, http.StatusBadRequest}, // after its form is read
 	} {
 		t.Run(target, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			method := http.MethodGet

@@ -58,7 +58,7 @@ func (d *Drill) Snapshot(ctx context.Context, dump func(snapshot string) error) 
 	if err != nil {
 		return n, d.db.Interpret(err, "exporting a snapshot")
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it wrote nothing
+	defer tx.Rollback(context.WithoutCancel(ctx)) // it wrote nothing
 	// pg_dump may take its time to connect.
 	if _, err = tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
 		return n, d.db.Interpret(err, "exporting a snapshot")

@@ -108,7 +108,7 @@ func short(t *testing.T) context.Context {
 
 // expiring is a context whose deadline passes when over is closed.
 type expiring struct {
-	context.Context
+	context.Context //nolint:containedctx // it is a context
 	over chan struct{}
 }
 
@@ -215,7 +215,9 @@ func TestDecisionAcceptedWithoutResult(t *testing.T) {
 		r := lifecycle.ResolveRequest{ID: schema.NewID(), OperationID: in.OperationID, Decision: d, Reason: "wait", By: "alice"}
 		e := errorAfter(t, "the decision is accepted", func() bool {
 			return c.Operations.accepted(t.Context(), &commonpb.WorkflowExecution{WorkflowId: run.GetID(), RunId: run.GetRunID()}, r.ID)
-		}, func(ctx context.Context) (lifecycle.OperationStatus, error) { return c.Operations.Resolve(ctx, workflowID(in), r) })
+		}, func(ctx context.Context) (lifecycle.OperationStatus, error) {
+			return c.Operations.Resolve(ctx, workflowID(in), r)
+		})
 		require.Equal(t, []string{string(schema.KindServiceUnavailable), lifecycle.ReasonDecisionAccepted, "gpuaas op watch gpu-17"},
 			[]string{string(e.Kind), e.Reason, e.Next}, "%v", e)
 		require.Contains(t, e.Message, "accepted the decision")

@@ -109,7 +109,7 @@ func short(t *testing.T) context.Context {
 // expiring is a context whose deadline passes when over is closed.
 type expiring struct {
 	context.Context //nolint:containedctx // it is a context
-	over chan struct{}
+	over            chan struct{}
 }
 
 // Done implements context.Context.

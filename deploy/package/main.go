@@ -1,7 +1,8 @@
 // Command package builds the node agent's install package, a tar.gz of the binary,
 // its installer and its systemd unit, and prints its digest. With arguments of the form
 // ARCH=FILE, the package contains a binary for each architecture, from which the
-// installer selects. With -licenses, it contains the licenses of the binary's modules. The build is reproducible: the same binaries give the same digest.
+// installer selects. With -licenses, it contains the licenses of the binary's modules.
+// The build is reproducible: the same binaries give the same digest.
 package main
 
 import (

@@ -52,25 +52,25 @@ const drillCounts = `SELECT (SELECT count(*) FROM nodes) AS nodes, (SELECT count
 	(SELECT max(at) FROM audit_events) AS newest_audit`
 
 // Snapshot counts the rows in a snapshot, and runs dump while the snapshot, which it exported, can be imported.
+// The transaction that exported it must stay open until then; ctx ends it in any case.
 func (d *Drill) Snapshot(ctx context.Context, dump func(snapshot string) error) (n DrillCounts, err error) {
 	type exported struct{ ID string }
-	tx, err := d.db.Pool().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return n, d.db.Interpret(err, "exporting a snapshot")
-	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) // it wrote nothing
-	// pg_dump may take its time to connect.
-	if _, err = tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
-		return n, d.db.Interpret(err, "exporting a snapshot")
-	}
-	if n, err = one[DrillCounts](ctx, tx, drillCounts); err != nil {
-		return n, d.db.Interpret(err, "counting the rows")
-	}
-	snapshot, err := one[exported](ctx, tx, "SELECT pg_export_snapshot() AS id")
-	if err != nil {
-		return n, d.db.Interpret(err, "exporting a snapshot")
-	}
-	return n, dump(snapshot.ID)
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, d.db.Pool(), options, func(tx pgx.Tx) error {
+		// pg_dump may take its time to connect.
+		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
+			return err
+		}
+		if n, err = one[DrillCounts](ctx, tx, drillCounts); err != nil {
+			return d.db.Interpret(err, "counting the rows")
+		}
+		snapshot, err := one[exported](ctx, tx, "SELECT pg_export_snapshot() AS id")
+		if err != nil {
+			return err
+		}
+		return dump(snapshot.ID)
+	})
+	return n, d.db.Interpret(err, "exporting a snapshot")
 }
 
 // DrillDamage counts rows that contradict others. All are 0 in an undamaged copy.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -84,7 +85,15 @@ func Decode[T any](res *http.Response, err error) (T, error) {
 	}
 	defer res.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxResponse)).Decode(&v); err != nil {
-		return v, schema.Wrap(schema.KindInternal, err, "the response of the admin API at %s cannot be parsed", res.Request.URL.Host)
+		return v, unreadable(res.Request, err)
 	}
 	return v, nil
+}
+
+// unreadable is the error of a response that was not received as a whole, or that is no JSON.
+func unreadable(r *http.Request, err error) error {
+	if _, ok := errors.AsType[net.Error](err); ok || r.Context().Err() != nil {
+		return unreachable(r, err)
+	}
+	return schema.Wrap(schema.KindInternal, err, "the response of the admin API at %s cannot be parsed", r.URL.Host)
 }

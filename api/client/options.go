@@ -1,14 +1,13 @@
 package client
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
-	"time"
 )
 
 // Option configures a [Client].
@@ -26,10 +25,6 @@ type settings struct {
 	insecureHTTP bool
 	retry        retries
 }
-
-// headerTime bounds the wait for the header of a response. The API waits at most 40 seconds for a
-// workflow.
-const headerTime = 50 * time.Second
 
 func noToken() (string, error) { return "", nil }
 
@@ -121,10 +116,8 @@ func (s settings) httpClient() (*http.Client, error) {
 	if s.http != nil {
 		c = *s.http
 	} else {
-		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.ResponseHeaderTimeout = headerTime
-		t.TLSClientConfig = &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12}
-		c.Transport = t
+		dialer := net.Dialer{Timeout: dialTime}
+		c.Transport = newTransport(dialer.DialContext, s.roots)
 	}
 	c.CheckRedirect = noRedirect
 	return &c, nil

@@ -41,7 +41,7 @@ func visit(t *testing.T, path string, before ...func(page)) page {
 // a page that the test expects to be an error.
 func (p page) unexpected() []string {
 	return slices.DeleteFunc(p.Problems(), func(s string) bool {
-		return strings.Contains(s, "status of 404") || strings.Contains(s, "status of 409")
+		return strings.Contains(s, "status of 404") || strings.Contains(s, "status of 409") || strings.Contains(s, "status of 503")
 	})
 }
 

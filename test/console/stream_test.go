@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuaas/gpuaas/test/harness"
+	"github.com/gpuaas/gpuaas/test/testkit/browsertest"
 )
 
 // goroutines is the number of goroutines of the API.
@@ -56,4 +57,20 @@ func TestHalfClosedClient(t *testing.T) {
 	_, err = response.WriteTo(&harness.Buffer{}) // until the server closes its half, too
 	require.NoError(t, err)
 	harness.Poll(t, func() bool { return goroutines(t) <= before+4 }, conditionTimeout, conditionEvery, "the goroutines of the stream end")
+}
+
+// TestFailedReads: a page whose reads fail keeps its content and says why, and continues when they work again.
+func TestFailedReads(t *testing.T) {
+	needStack(t)
+	p := visit(t, "/nodes")
+	conn := harness.Connect(t.Context(), t, stack)
+	defer func() { _ = conn.Close(t.Context()) }() // which also ends the transaction
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "LOCK TABLE nodes")
+	require.NoError(t, err)
+	p.Wait("the page says why its data is old", `/^This data is \d+ s old: .*database/.test(document.querySelector('#age')?.innerText)`)
+	require.True(t, browsertest.Evaluate[bool](p.Page, `!!document.querySelector('main[data-rev]')`), "the content is there")
+	require.NoError(t, tx.Rollback(t.Context()))
+	p.Wait("the page is up to date", `document.querySelector('#age')?.innerText === 'Up to date.'`)
 }

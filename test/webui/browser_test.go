@@ -33,7 +33,7 @@ func open(t *testing.T, address string) *page {
 // without them if the worker does not respond in time, so it is opened again until it shows their heading.
 func (p *page) metadata(timeline string, a lifecycle.Action, host string) {
 	p.T.Helper()
-	const limit = 20 * time.Second
+	const limit = time.Minute // which a loaded machine takes to show a page
 	stack.Eventually(p.T, "the page has the details of the run", func() bool {
 		p.Navigate(metadataOf(timeline))
 		ok, _ := p.Becomes(includes(string(a)+" "+host+": "), limit)

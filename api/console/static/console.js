@@ -7,7 +7,7 @@
     ? trustedTypes.createPolicy("gpuaas", { createHTML: (text) => text })
     : { createHTML: (text) => text };
   const oldAfter = 30000, readAfter = 25000;
-  let source = null, busy = false, again = false, timer = 0, failures = 0;
+  let source = null, busy = false, again = false, timer = 0, failures = 0, cause = "";
   const main = () => document.getElementById("main");
   const visible = () => document.visibilityState === "visible";
 
@@ -41,10 +41,20 @@
     try {
       const answer = await fetch(location.href, { headers: { "Gpuaas-Region": "1" }, cache: "no-store" });
       if (answer.status === 401) { location.reload(); return; }
-      if (answer.ok) { failures = 0; replace(await answer.text()); } else failures++;
-    } catch (e) { failures++; }
+      const text = await answer.text();
+      if (answer.ok) { failures = 0; cause = ""; replace(text); } else failed(message(text) || `the status is ${answer.status}`);
+    } catch (e) { failed("gpuaas-api does not respond"); }
     busy = false;
     if (again) { again = false; later(0); } else later(readAfter * (1 + Math.min(failures, 5)));
+  };
+
+  // failed keeps the content that is shown, and says why there is no newer one.
+  const failed = (why) => { failures++; cause = why; age(); };
+
+  // message is the text of a page that is an error.
+  const message = (text) => {
+    const p = new DOMParser().parseFromString(html.createHTML(text), "text/html").querySelector(".message");
+    return p ? p.textContent.trim() : "";
   };
 
   // later reads the page after a time, with jitter, so that pages do not read at the same time.
@@ -53,13 +63,14 @@
     timer = setTimeout(read, ms + Math.random() * Math.min(ms + 400, 4000));
   };
 
-  // age says how old the data is, and turns old data gray.
+  // age says how old the data is and why, and turns old data gray.
   const age = () => {
     const at = document.getElementById("age");
     if (!at) return;
     const ms = Date.now() - readAt();
     main().classList.toggle("old", ms > oldAfter);
-    const text = ms > oldAfter ? `This data is ${Math.round(ms / 1000)} s old.` : "Up to date.";
+    const old = `This data is ${Math.round(ms / 1000)} s old`;
+    const text = cause ? `${old}: ${cause}.` : ms > oldAfter ? `${old}.` : "Up to date.";
     if (at.textContent !== text) at.textContent = text;
   };
   // The time of the last read by this machine's clock, which may differ from the server's.

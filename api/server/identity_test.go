@@ -320,7 +320,7 @@ func TestConcurrentClaims(t *testing.T) {
 	c := newCluster(t)
 	replicas := []*replica{c.replica(), c.replica()}
 	const racers = 100
-	rounds := 50
+	rounds := 10
 	if testing.Short() {
 		rounds = 3
 	}

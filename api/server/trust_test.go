@@ -103,9 +103,9 @@ func TestSetsReachEveryReplica(t *testing.T) {
 // and tasks are stored for all nodes: each task is dispatched once.
 func TestLostNotificationsMissNothing(t *testing.T) {
 	if testing.Short() {
-		t.Skip("200 nodes")
+		t.Skip("60 nodes")
 	}
-	const nodes = 200
+	const nodes = 60
 	c := newCluster(t)
 	replicas := []*replica{c.replica(), c.replica()}
 	machines := make([]machine, nodes)

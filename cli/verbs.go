@@ -258,9 +258,9 @@ and keeps it after its first successful poll. If the release crashes or makes no
 successful poll, the previous agent runs again, and the operation parks
 (upgrade_rolled_back). Workloads continue.
 
-The release must be in the folder GPUAAS_AGENT_RELEASES of gpuaas-api, and one of the
-release keys in the node's env file must have signed it (gpuaas admin sign-agent). A
-release that is older than the agent is refused without --downgrade.`,
+The release for the node's architecture must be in the folder GPUAAS_AGENT_RELEASES of
+gpuaas-api, and one of the release keys in the node's env file must have signed it (gpuaas
+admin sign-agent). A release that is older than the agent is refused without --downgrade.`,
 		example: "  gpuaas node upgrade-agent gpu-17 --version v1.4.0\n  gpuaas node upgrade-agent gpu-17 --version v1.3.2 --downgrade --reason \"v1.4.0 leaks memory\"",
 		flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
 			c.Flags().StringVar(&o.options.AgentVersion, "version", "", "`VERSION` of the release (required)")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/api/adminapi"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -59,6 +60,14 @@ func TestStartWithOtherContent(t *testing.T) {
 		assert.Contains(t, e.Next, wire.HeaderIdempotencyKey)
 	}
 	assert.Equal(t, []string{"submit"}, d.steps)
+}
+
+// The release is that of the architecture that the node reported.
+func TestUpgradeOfAnArchitecture(t *testing.T) {
+	d := newBackend()
+	d.node.Facts = &inventory.Facts{Arch: trust.ArchARM64}
+	d.start(t, "upgrade-agent", `{"options":{"agent_version":"v2.0.0"}}`)
+	assert.Equal(t, "v2.0.0 arm64", d.submitted.Options.Release)
 }
 
 // A repeated upgrade returns its operation, whatever became of the release: its document may have

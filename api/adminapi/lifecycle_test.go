@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,7 @@ type backend struct {
 	meantime                                bool // another request starts the operation before Submit
 	signed                                  string
 	releaseErr                              error
+	unsigned                                []string // architectures without a release
 
 	task      wire.TaskView
 	providers []machines.Provider
@@ -254,7 +256,21 @@ func (d *backend) api() *adminapi.API {
 	return adminapi.New(adminapi.Config{Env: "test", NodeURL: d.url, Auth: d.auth,
 		Package: func() (*trust.AgentPackage, error) { return d.pack, nil },
 		Nodes:   d, SKUs: d, Machines: d, Signals: d, Templates: d, EnrollmentTokens: d, Operations: d, Tasks: d, Trail: d, Lifecycle: d, Rehydrator: d, Trust: d, Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
-		Release: func(version string) (string, error) { return version + d.signed, d.releaseErr }})
+		Release: d.release})
+}
+
+// release signs versions for all architectures but those in unsigned.
+func (d *backend) release(version, arch string) (string, error) {
+	if d.releaseErr != nil {
+		return "", d.releaseErr
+	}
+	if slices.Contains(d.unsigned, arch) {
+		return "", schema.NewError(schema.KindNotFound, "no release %s for %s", version, arch)
+	}
+	if arch == trust.ArchARM64 {
+		version += " arm64"
+	}
+	return version + d.signed, nil
 }
 
 // exchange exchanges references.

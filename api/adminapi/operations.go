@@ -180,7 +180,7 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		return st.Operation, err
 	}, func() (lifecycle.Operation, error) {
 		if in.Options.AgentVersion != "" {
-			if in.Options.Release, unsent = b.Release(in.Options.AgentVersion); unsent != nil {
+			if in.Options.Release, unsent = b.Release(in.Options.AgentVersion, architecture(node)); unsent != nil {
 				return lifecycle.Operation{}, unsent
 			}
 		}
@@ -205,6 +205,14 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		return op, keyInUse("it started operation " + op.OperationID + " with another reason or other options")
 	}
 	return op, nil
+}
+
+// architecture is what the node reported as its architecture; empty if it has not reported yet.
+func architecture(node wire.NodeView) string {
+	if node.Facts == nil {
+		return ""
+	}
+	return node.Facts.Arch
 }
 
 // waitsForToken reports whether the action is rejected because the same action waits for

@@ -19,10 +19,10 @@ type Templates interface {
 	ListTemplates(ctx context.Context) ([]template.Template, error)
 	// Template returns a template. KindNotFound otherwise.
 	Template(ctx context.Context, name string) (template.Template, error)
-	// SetTemplate stores a checked template with its audit row, unless it is stored. release is the
-	// signed document of the declared agent, empty for none. KindInvalidRequest for an unknown SKU,
+	// SetTemplate stores a checked template with its audit row, unless it is stored. releases
+	// are the signed documents of the declared agent. KindInvalidRequest for an unknown SKU,
 	// KindAlreadyExists if an SKU or a class has another template.
-	SetTemplate(ctx context.Context, name string, c template.Change, release string, by audit.Subject) (template.Template, error)
+	SetTemplate(ctx context.Context, name string, c template.Change, releases trust.SignedReleases, by audit.Subject) (template.Template, error)
 	// DeleteTemplate deletes a template with its audit row. KindNotFound.
 	DeleteTemplate(ctx context.Context, name, reason string, by audit.Subject) (template.Template, error)
 	// Drift compares a node with its template. KindNotFound.
@@ -89,13 +89,29 @@ func (t templates) set(c *call) (any, error) {
 	if !template.ValidName(name) {
 		return nil, badField("name", "must be 1 to 64 of a-z A-Z 0-9 . _ - that begin with a letter, a digit or _")
 	}
-	release := ""
+	var signed trust.SignedReleases
 	if v := req.Artifacts[inventory.ArtifactAgent]; req.Policy == template.PolicyProceed && v != "" {
-		if release, err = t.Release(v); err != nil {
+		if signed, err = t.releases(v); err != nil {
 			return nil, err
 		}
 	}
-	return t.Templates.SetTemplate(c.Context(), name, req, release, c.by)
+	return t.Templates.SetTemplate(c.Context(), name, req, signed, c.by)
+}
+
+// releases returns the signed documents of a version, of which there must be one. The policy does not
+// upgrade nodes of an architecture without a document.
+func (t templates) releases(version string) (trust.SignedReleases, error) {
+	amd64, missing := t.Release(version, trust.ArchAMD64)
+	arm64, err := t.Release(version, trust.ArchARM64)
+	for _, err := range []error{missing, err} {
+		if err != nil && schema.KindOf(err) != schema.KindNotFound {
+			return trust.SignedReleases{}, err
+		}
+	}
+	if amd64 == "" && arm64 == "" {
+		return trust.SignedReleases{}, missing
+	}
+	return trust.SignedReleases{AMD64: amd64, ARM64: arm64}, nil
 }
 
 func checkTemplate(r *template.Change) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/template"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func (d *backend) ListTemplates(context.Context) ([]template.Template, error) {
@@ -22,8 +23,8 @@ func (d *backend) Template(_ context.Context, name string) (template.Template, e
 	return template.Template{Name: name, Version: 3}, nil
 }
 
-func (d *backend) SetTemplate(_ context.Context, name string, c template.Change, release string, by audit.Subject) (template.Template, error) {
-	d.decided = []any{name, c, release, by.Actor}
+func (d *backend) SetTemplate(_ context.Context, name string, c template.Change, releases trust.SignedReleases, by audit.Subject) (template.Template, error) {
+	d.decided = []any{name, c, releases, by.Actor}
 	return template.Template{Name: name, Version: 4}, d.decision
 }
 
@@ -51,7 +52,7 @@ func TestTemplates(t *testing.T) {
 	w = d.request(t, http.MethodPut, "/templates/h100", `{"skus":["h100"],"artifacts":{"kernel":"6.8"},"reason":"TCK-12"}`)
 	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
 	assert.Equal(t, []any{"h100", template.Change{Reason: "TCK-12", Definition: template.Definition{SKUs: []string{"h100"},
-		Artifacts: map[string]string{"kernel": "6.8"}, Policy: template.PolicyNotify}}, "", "ops"}, d.decided)
+		Artifacts: map[string]string{"kernel": "6.8"}, Policy: template.PolicyNotify}}, trust.SignedReleases{}, "ops"}, d.decided)
 	for body, reason := range map[string]string{"": "", `{"reason":"unused"}`: "unused"} {
 		w = d.request(t, http.MethodPost, "/templates/h100/delete", body)
 		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
@@ -66,7 +67,19 @@ func TestTemplateRelease(t *testing.T) {
 	const proceed = `{"artifacts":{"agent":"v1.4.0"},"policy":"notify_and_proceed"}`
 	w := d.request(t, http.MethodPut, "/templates/h100", proceed)
 	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
-	assert.Equal(t, "v1.4.0 signed", d.decided[2])
+	assert.Equal(t, trust.SignedReleases{AMD64: "v1.4.0 signed", ARM64: "v1.4.0 arm64 signed"}, d.decided[2])
+	for missing, want := range map[string]trust.SignedReleases{
+		trust.ArchAMD64: {ARM64: "v1.4.0 arm64 signed"}, trust.ArchARM64: {AMD64: "v1.4.0 signed"},
+	} {
+		d.unsigned = []string{missing}
+		require.Equal(t, http.StatusOK, d.request(t, http.MethodPut, "/templates/h100", proceed).Code)
+		assert.Equal(t, want, d.decided[2], "one architecture is enough")
+	}
+	d.decided, d.unsigned = nil, []string{trust.ArchAMD64, trust.ArchARM64}
+	assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodPut, "/templates/h100", proceed).Code)
+	d.unsigned = nil
+	d.releaseErr = schema.NewError(schema.KindInvalidRequest, "another key signed it")
+	assert.Equal(t, http.StatusBadRequest, d.request(t, http.MethodPut, "/templates/h100", proceed).Code)
 	d.decided, d.releaseErr = nil, schema.NewError(schema.KindNotFound, "no release v1.4.0")
 	assert.Equal(t, http.StatusNotFound, d.request(t, http.MethodPut, "/templates/h100", proceed).Code)
 	assert.Empty(t, d.decided)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -19,7 +20,7 @@ import (
 )
 
 // releases is the folder of the agent's releases, which gpuaas admin sign-agent fills: for
-// each one the signed document VERSION.json, and the binary under the hex SHA-256 of its
+// each one the signed document (trust.ReleaseFile), and the binary under the hex SHA-256 of its
 // content. It is read at each use, so that a release can be added at any time. A binary that is
 // not complete is not there.
 type releases struct {
@@ -42,9 +43,9 @@ func (c *config) checkReleases(f *daemon.Faults) {
 	}
 }
 
-// document returns the signed document of a version. KindNotFound if there is none,
-// KindInvalidRequest if no release key signed it.
-func (r releases) document(version string) (string, error) {
+// document returns the signed document of a version for an architecture (GOARCH; empty if it is not
+// known). KindNotFound if there is none, KindInvalidRequest if no release key signed it.
+func (r releases) document(version, arch string) (string, error) {
 	if r.dir == "" {
 		return "", schema.NewError(schema.KindInvalidRequest, "no releases of the agent are configured").
 			WithReason("no_releases").WithNext("set GPUAAS_AGENT_RELEASES and GPUAAS_RELEASE_PUBKEYS of gpuaas-api")
@@ -52,10 +53,10 @@ func (r releases) document(version string) (string, error) {
 	if !trust.ValidVersion(version) {
 		return "", schema.NewError(schema.KindInvalidRequest, "%.64q is not the version of a release", version).WithReason("bad_version")
 	}
-	text, err := os.ReadFile(filepath.Join(r.dir, version+documentSuffix))
+	text, err := os.ReadFile(filepath.Join(r.dir, trust.ReleaseFile(version, arch)))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", schema.NewError(schema.KindNotFound, "gpuaas-api has no release %s of the agent; it has %s", version, r.list()).
+		return "", schema.NewError(schema.KindNotFound, "gpuaas-api has no release %s of the agent for %s; it has %s", version, cmp.Or(arch, trust.ArchAMD64), r.list()).
 			WithReason("no_release").WithNext("put the signed release into the folder GPUAAS_AGENT_RELEASES of each gpuaas-api: gpuaas admin sign-agent --help")
 	case err != nil:
 		return "", schema.Wrap(schema.KindServiceUnavailable, err, "reading release %s", version)

@@ -49,7 +49,7 @@ func TestReleases(t *testing.T) {
 	t.Parallel()
 	r := newReleases(t)
 	digest := r.add(t, "v2.0.0", "v2.0.0", []byte("two"))
-	document, err := r.document("v2.0.0")
+	document, err := r.document("v2.0.0", "amd64")
 	require.NoError(t, err)
 	signed, err := trust.OpenRelease([]byte(document), r.keys)
 	require.NoError(t, err)
@@ -74,16 +74,36 @@ func TestReleases(t *testing.T) {
 		"v5.0.0": "bad_release", // the binary is missing
 		"v9.0.0": "no_release", "../x": "bad_version", "": "bad_version",
 	} {
-		_, err := r.document(version)
+		_, err := r.document(version, "")
 		require.Equal(t, reason, schema.AsError(err).Reason, "%s: %v", version, err)
 	}
-	_, err = r.document("v5.0.0")
+	_, err = r.document("v5.0.0", "")
 	require.ErrorContains(t, err, "release v5.0.0 cannot be used: its binary "+gone[len("sha256:"):]+" is missing")
-	_, err = r.document("v9.0.0")
-	require.ErrorContains(t, err, "it has v2.0.0, v3.0.0, v4.1.0, v5.0.0")
+	_, err = r.document("v9.0.0", "arm64")
+	require.ErrorContains(t, err, "no release v9.0.0 of the agent for arm64; it has v2.0.0, v3.0.0, v4.1.0, v5.0.0")
 	require.Contains(t, schema.AsError(err).Next, "GPUAAS_AGENT_RELEASES")
-	_, err = releases{}.document("v2.0.0")
+	_, err = releases{}.document("v2.0.0", "")
 	require.Equal(t, "no_releases", schema.AsError(err).Reason)
+}
+
+// TestReleaseOfAnArchitecture: a version has a document for each architecture, and a node gets that of its own.
+func TestReleaseOfAnArchitecture(t *testing.T) {
+	t.Parallel()
+	r := newReleases(t)
+	r.add(t, "v2.0.0", "v2.0.0", []byte("two"))
+	_, err := r.document("v2.0.0", "arm64")
+	require.Equal(t, "no_release", schema.AsError(err).Reason, "that of amd64 is not for it")
+	digest := r.add(t, "v2.0.0", "v2.0.0@arm64", []byte("two for arm64"))
+	for arch, want := range map[string]string{"arm64": digest[len("sha256:"):], "amd64": schema.SHA256Hex([]byte("two")), "": schema.SHA256Hex([]byte("two")),
+		"../arm64": schema.SHA256Hex([]byte("two"))} {
+		document, err := r.document("v2.0.0", arch)
+		require.NoError(t, err, arch)
+		signed, err := trust.OpenRelease([]byte(document), r.keys)
+		require.NoError(t, err)
+		require.Equal(t, want, signed.SHA256, arch)
+	}
+	_, err = r.document("v2.0.0@arm64", "")
+	require.Equal(t, "bad_version", schema.AsError(err).Reason)
 }
 
 // TestHalfCopiedRelease: a release is offered once its binary is complete. A binary that did not
@@ -94,7 +114,7 @@ func TestHalfCopiedRelease(t *testing.T) {
 	digest := r.add(t, "v2.0.0", "v2.0.0", []byte("two"))
 	path := filepath.Join(r.dir, digest[len("sha256:"):])
 	offered := func() bool {
-		_, err := r.document("v2.0.0")
+		_, err := r.document("v2.0.0", "amd64")
 		_, ok := r.binary(digest)
 		require.Equal(t, ok, err == nil, "%v", err)
 		require.True(t, ok || schema.AsError(err).Reason == "bad_release", "%v", err)
@@ -116,7 +136,7 @@ func TestHalfCopiedRelease(t *testing.T) {
 	document, err := trust.SignRelease(trust.Release{V: 1, Version: "v3.0.0", Size: 4, SHA256: digest[len("sha256:"):]}, r.key)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "v3.0.0"+documentSuffix), document, 0o600))
-	_, err = r.document("v3.0.0")
+	_, err = r.document("v3.0.0", "")
 	require.ErrorContains(t, err, "its binary has 3 bytes, and the document says 4")
 }
 

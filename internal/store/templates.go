@@ -15,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/template"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 // Templates stores templates and how nodes differ from them. It implements adminapi.Templates and
@@ -66,19 +67,19 @@ func errNoTemplate(name string) error {
 
 // SetTemplate implements adminapi.Templates. The audit row is in the system stream, and so is that
 // of a refusal.
-func (s *Templates) SetTemplate(ctx context.Context, name string, c template.Change, release string, by audit.Subject) (template.Template, error) {
+func (s *Templates) SetTemplate(ctx context.Context, name string, c template.Change, releases trust.SignedReleases, by audit.Subject) (template.Template, error) {
 	return write(ctx, s.db, "storing template "+name, func(ctx context.Context, tx *tx) (template.Template, error) {
-		was, agentRelease, err := lockTemplate(ctx, tx, name)
+		was, before, err := lockTemplate(ctx, tx, name)
 		if err != nil {
 			return was, err
 		}
-		if was.UpdatedBy != "" && was.Equal(c.Definition) && release == agentRelease {
+		if was.UpdatedBy != "" && was.Equal(c.Definition) && releases == before {
 			return was, nil
 		}
 		is := template.Template{Name: name, Version: was.Version + 1, Definition: c.Definition, UpdatedBy: by.Actor}
 		e := subjectEvent(by, audit.SystemStream, audit.TemplateSet, name, changes(was, is))
 		e.Reason = c.Reason
-		if is.UpdatedAt, err = putTemplate(ctx, tx, is, release); err != nil {
+		if is.UpdatedAt, err = putTemplate(ctx, tx, is, releases); err != nil {
 			return is, refuse(err, e)
 		}
 		tx.note(e)
@@ -87,20 +88,20 @@ func (s *Templates) SetTemplate(ctx context.Context, name string, c template.Cha
 }
 
 // lockTemplate locks the row of a template until the end of the transaction, and returns the template
-// with its release. UpdatedBy is empty if there is none; a deleted one has its version.
-func lockTemplate(ctx context.Context, tx *tx, name string) (t template.Template, release string, err error) {
+// with its releases. UpdatedBy is empty if there is none; a deleted one has its version.
+func lockTemplate(ctx context.Context, tx *tx, name string) (t template.Template, releases trust.SignedReleases, err error) {
 	row, err := tx.LockTemplate(ctx, name)
 	if err != nil {
-		return t, "", orMissing(err, nil)
+		return t, releases, orMissing(err, nil)
 	}
 	t = template.Template{Name: name, Version: row.Version}
 	if row.DeletedAt != nil {
-		return t, "", nil
+		return t, releases, nil
 	}
 	t.UpdatedAt, t.UpdatedBy = row.UpdatedAt, row.UpdatedBy
 	t.Managed, t.Policy = row.Managed, template.Policy(row.Policy)
 	if err := json.Unmarshal(row.Artifacts, &t.Artifacts); err != nil {
-		return t, "", schema.Wrap(schema.KindInternal, err, "decoding template %s", name)
+		return t, releases, schema.Wrap(schema.KindInternal, err, "decoding template %s", name)
 	}
 	assigned, err := tx.TemplateAssignments(ctx, name)
 	for _, a := range assigned {
@@ -110,11 +111,11 @@ func lockTemplate(ctx context.Context, tx *tx, name string) (t template.Template
 			t.Classes = append(t.Classes, inventory.Class(a.Value))
 		}
 	}
-	return t, row.AgentRelease, err
+	return t, trust.SignedReleases{AMD64: row.AgentRelease, ARM64: row.AgentReleaseArm64}, err
 }
 
 // putTemplate stores a template and its assignments.
-func putTemplate(ctx context.Context, tx *tx, t template.Template, release string) (at time.Time, err error) {
+func putTemplate(ctx context.Context, tx *tx, t template.Template, releases trust.SignedReleases) (at time.Time, err error) {
 	unknown, err := tx.UnknownSKUs(ctx, t.SKUs)
 	if err == nil && len(unknown) > 0 {
 		err = schema.NewError(schema.KindInvalidRequest, "no SKU %q", unknown[0]).WithReason("sku_unknown").WithNext("gpuaas sku list")
@@ -127,7 +128,7 @@ func putTemplate(ctx context.Context, tx *tx, t template.Template, release strin
 		return at, err
 	}
 	at, err = tx.PutTemplate(ctx, sqlc.PutTemplateParams{Name: t.Name, Version: t.Version, Artifacts: artifacts, Managed: append([]string{}, t.Managed...),
-		Policy: string(t.Policy), AgentRelease: release, UpdatedBy: t.UpdatedBy})
+		Policy: string(t.Policy), AgentRelease: releases.AMD64, AgentReleaseArm64: releases.ARM64, UpdatedBy: t.UpdatedBy})
 	if postgres.NotFound(err) {
 		err = schema.NewError(schema.KindServiceUnavailable, "another request changed template %s at the same time", t.Name).WithNext("repeat the request")
 	}

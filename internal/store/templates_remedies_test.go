@@ -10,6 +10,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/recovery"
 	"github.com/gpuaas/gpuaas/schema/template"
+	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
 func proceed(d *template.Definition) { d.Policy = template.PolicyProceed }
@@ -45,6 +46,39 @@ func (e *env) upgraded(nodeID, operationID string, end lifecycle.OperationState)
 	require.NoError(e.t, err)
 	e.exec("UPDATE operations SET ended_at = now(), status = $2 WHERE operation_id = $1", operationID, string(end))
 	e.exec("UPDATE nodes SET operation_id = NULL, state = 'active' WHERE node_id = $1", nodeID)
+}
+
+// The policy upgrades a node with the release of its architecture, and does not upgrade one without such a release.
+func TestRemedyOfAnArchitecture(t *testing.T) {
+	e := setup(t)
+	set := func(agent string, releases trust.SignedReleases) {
+		t.Helper()
+		_, err := e.Templates.SetTemplate(t.Context(), "dev", template.Change{Definition: template.Definition{SKUs: []string{"cpu-dev"},
+			Artifacts: map[string]string{"agent": agent}, Policy: template.PolicyProceed}}, releases, operator)
+		require.NoError(t, err)
+		e.scan()
+	}
+	nodes := map[string]string{}
+	for _, arch := range []string{"arm64", "amd64", ""} {
+		c := e.older()
+		e.exec("UPDATE nodes SET facts = jsonb_build_object('arch', $2::text) WHERE node_id = $1", c.NodeID, arch)
+		nodes[c.NodeID] = arch
+	}
+	due := func() map[string]string {
+		ins, err := e.Templates.DueRemedies(t.Context(), 10)
+		require.NoError(t, err)
+		releases := map[string]string{}
+		for _, in := range ins {
+			releases[nodes[in.NodeID]] = in.Options.Release
+		}
+		return releases
+	}
+	set("v1.4.0", trust.SignedReleases{AMD64: "a", ARM64: "b"})
+	require.Equal(t, map[string]string{"arm64": "b", "amd64": "a", "": "a"}, due())
+	set("v1.4.1", trust.SignedReleases{AMD64: "a"})
+	require.Equal(t, map[string]string{"amd64": "a", "": "a"}, due())
+	set("v1.4.2", trust.SignedReleases{ARM64: "b"})
+	require.Equal(t, map[string]string{"arm64": "b"}, due())
 }
 
 // A node whose agent is made older again after each upgrade is upgraded once, although its drift ended meanwhile.

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuaas/gpuaas/schema/inventory"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/template"
+	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
 
@@ -28,11 +29,11 @@ func (e *env) declare(name string, artifacts map[string]string, change ...func(*
 		f(&c.Definition)
 	}
 	require.NoError(e.t, c.Check())
-	release := ""
+	var releases trust.SignedReleases
 	if c.Policy == template.PolicyProceed {
-		release = "release-of-" + artifacts["agent"]
+		releases = trust.SignedReleases{AMD64: "release-of-" + artifacts["agent"], ARM64: "arm64-release-of-" + artifacts["agent"]}
 	}
-	t, err := e.Templates.SetTemplate(e.t.Context(), name, c, release, operator)
+	t, err := e.Templates.SetTemplate(e.t.Context(), name, c, releases, operator)
 	require.NoError(e.t, err)
 	return t
 }
@@ -87,11 +88,11 @@ func TestTemplates(t *testing.T) {
 		Definition: template.Definition{SKUs: []string{"cpu-dev"}, Classes: []inventory.Class{}, Artifacts: map[string]string{"kernel": "6.9"}, Managed: []string{}, Policy: template.PolicyNotify}}, got)
 
 	require.Equal(t, []string{"templates.set refused template_assigned"}, e.changes(audit.SystemStream, func() {
-		_, err := e.Templates.SetTemplate(ctx, "other", template.Change{Definition: template.Definition{SKUs: []string{"cpu-dev"}, Artifacts: map[string]string{"kernel": "1"}, Policy: template.PolicyNotify}}, "", operator)
+		_, err := e.Templates.SetTemplate(ctx, "other", template.Change{Definition: template.Definition{SKUs: []string{"cpu-dev"}, Artifacts: map[string]string{"kernel": "1"}, Policy: template.PolicyNotify}}, trust.SignedReleases{}, operator)
 		requireKind(t, err, schema.KindAlreadyExists, "template_assigned")
 		require.Equal(t, "gpuaas template show dev", schema.AsError(err).Next)
 	}))
-	_, err = e.Templates.SetTemplate(ctx, "other", template.Change{Definition: template.Definition{SKUs: []string{"b300"}, Artifacts: map[string]string{"kernel": "1"}, Policy: template.PolicyNotify}}, "", operator)
+	_, err = e.Templates.SetTemplate(ctx, "other", template.Change{Definition: template.Definition{SKUs: []string{"b300"}, Artifacts: map[string]string{"kernel": "1"}, Policy: template.PolicyNotify}}, trust.SignedReleases{}, operator)
 	requireKind(t, err, schema.KindInvalidRequest, "sku_unknown")
 	list, err := e.Templates.ListTemplates(ctx)
 	require.NoError(t, err)
@@ -117,7 +118,7 @@ func TestConcurrentTemplates(t *testing.T) {
 	for i := range 8 {
 		go func() {
 			_, err := e.Templates.SetTemplate(t.Context(), []string{"a", "b"}[i%2], template.Change{Definition: template.Definition{SKUs: []string{"cpu-dev"},
-				Artifacts: map[string]string{"kernel": strings.Repeat("1", i+1)}, Policy: template.PolicyNotify}}, "", operator)
+				Artifacts: map[string]string{"kernel": strings.Repeat("1", i+1)}, Policy: template.PolicyNotify}}, trust.SignedReleases{}, operator)
 			results <- err
 		}()
 	}

@@ -1,12 +1,12 @@
 -- name: LockTemplate :one
-SELECT version, artifacts, managed, policy, agent_release, updated_at, updated_by, deleted_at FROM templates WHERE name = $1 FOR UPDATE;
+SELECT version, artifacts, managed, policy, agent_release, agent_release_arm64, updated_at, updated_by, deleted_at FROM templates WHERE name = $1 FOR UPDATE;
 
 -- Stores the next version of a template. No row if a concurrent request stored one.
 -- name: PutTemplate :one
-INSERT INTO templates AS t (name, version, artifacts, managed, policy, agent_release, updated_by)
-VALUES (sqlc.arg(name), sqlc.arg(version), sqlc.arg(artifacts), sqlc.arg(managed), sqlc.arg(policy), sqlc.arg(agent_release), sqlc.arg(updated_by))
+INSERT INTO templates AS t (name, version, artifacts, managed, policy, agent_release, agent_release_arm64, updated_by)
+VALUES (sqlc.arg(name), sqlc.arg(version), sqlc.arg(artifacts), sqlc.arg(managed), sqlc.arg(policy), sqlc.arg(agent_release), sqlc.arg(agent_release_arm64), sqlc.arg(updated_by))
 ON CONFLICT (name) DO UPDATE SET version = excluded.version, artifacts = excluded.artifacts, managed = excluded.managed, policy = excluded.policy,
-    agent_release = excluded.agent_release, updated_by = excluded.updated_by, updated_at = now(), deleted_at = NULL
+    agent_release = excluded.agent_release, agent_release_arm64 = excluded.agent_release_arm64, updated_by = excluded.updated_by, updated_at = now(), deleted_at = NULL
 WHERE t.version < excluded.version
 RETURNING updated_at;
 
@@ -76,7 +76,7 @@ GROUP BY 1;
 -- name: DueRemedies :many
 SELECT d.node_id, d.upgrade, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
-WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> '' AND d.upgrade <> ''
+WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND CASE n.facts ->> 'arch' WHEN 'arm64' THEN t.agent_release_arm64 ELSE t.agent_release END <> '' AND d.upgrade <> ''
   AND (d.remedy IS NULL OR d.remedy_upgrade <> d.upgrade OR d.remedy_incarnation <> n.incarnation
     OR d.remedy_at < now() - interval '1 hour' AND (d.remedy_refused <> '' OR NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = d.remedy)))
   AND n.state = 'active' AND NOT n.cordoned AND n.identity_locked_at IS NULL AND n.agent_fault = '' AND n.last_heartbeat_at > now() - interval '2 minutes'
@@ -90,11 +90,11 @@ FROM nodes n WHERE n.node_id = d.node_id AND d.node_id = sqlc.arg(node_id);
 
 -- The remedies whose operation must be started, or whose start is not known.
 -- name: PendingRemedies :many
-SELECT d.remedy::uuid AS remedy, d.node_id, d.template, d.version, d.upgrade, t.agent_release, n.host, n.region_code,
+SELECT d.remedy::uuid AS remedy, d.node_id, d.template, d.version, d.upgrade, (CASE n.facts ->> 'arch' WHEN 'arm64' THEN t.agent_release_arm64 ELSE t.agent_release END)::text AS agent_release, n.host, n.region_code,
        coalesce((SELECT i.provider FROM instances i WHERE i.node_id = d.node_id AND i.state <> 'terminated'), n.onboarding_mode)::text AS provider
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
 WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.remedy_at > now() - make_interval(secs => sqlc.arg(start_seconds)::float8)
-  AND d.remedy_upgrade = d.upgrade AND t.version = d.version AND t.agent_release <> '' AND t.deleted_at IS NULL AND t.policy = 'notify_and_proceed'
+  AND d.remedy_upgrade = d.upgrade AND t.version = d.version AND CASE n.facts ->> 'arch' WHEN 'arm64' THEN t.agent_release_arm64 ELSE t.agent_release END <> '' AND t.deleted_at IS NULL AND t.policy = 'notify_and_proceed'
   AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = d.remedy)
 ORDER BY d.since, d.node_id;
 

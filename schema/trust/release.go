@@ -37,6 +37,26 @@ type Release struct {
 	SHA256  string `json:"sha256"` // hex, of the binary
 }
 
+// The architectures (GOARCH) for which the agent is built.
+const (
+	ArchAMD64 = "amd64"
+	ArchARM64 = "arm64"
+)
+
+// ReleaseFile is the name of the signed document of a version for the binary of an architecture, in the
+// folder GPUAAS_AGENT_RELEASES. A document does not name its architecture, because agents in service
+// reject unknown fields: VERSION@arm64.json is for arm64, and VERSION.json for amd64 and for a node that
+// has not reported its architecture. "@" is in no version.
+func ReleaseFile(version, arch string) string {
+	if arch == ArchARM64 {
+		version += "@" + arch
+	}
+	return version + ".json"
+}
+
+// SignedReleases are the signed documents of one version of the agent, by architecture; empty for none.
+type SignedReleases struct{ AMD64, ARM64 string }
+
 // ValidVersion reports whether a text can be the version of a release.
 func ValidVersion(v string) bool {
 	return text.IsToken(v, maxVersion, "._+-") && !strings.HasPrefix(v, ".") && !strings.HasPrefix(v, "-")

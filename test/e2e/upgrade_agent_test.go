@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -22,7 +23,7 @@ const (
 // signAgent signs a file as a release of the agent, which the API then offers.
 func signAgent(t *testing.T, binary, version string) {
 	t.Helper()
-	ok(t, "admin", "sign-agent", binary, "--version", version, "--key", filepath.Join(shared.Dir, "secrets", "release-key.pem"),
+	ok(t, "admin", "sign-agent", binary, "--version", version, "--arch", runtime.GOARCH, "--key", filepath.Join(shared.Dir, "secrets", "release-key.pem"),
 		"--to", filepath.Join(shared.Dir, "releases"))
 }
 

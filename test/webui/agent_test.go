@@ -3,6 +3,7 @@ package webui
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,7 +51,8 @@ func parkReleaseRejected(t *testing.T, host string) {
 	stack.Enroll(t, host, "cpu-dev")
 	binary := filepath.Join(t.TempDir(), "gpuaas-node-agent")
 	require.NoError(t, os.WriteFile(binary, []byte("#!/bin/sh\necho gpuaas-node-agent v98.0.0\n"), 0o600))
-	stack.Run(t, "admin", "sign-agent", binary, "--version", "v99.0.0", "--key", filepath.Join(stack.Dir, "secrets", "release-key.pem"),
+	stack.Run(t, "admin", "sign-agent", binary, "--version", "v99.0.0", "--arch", runtime.GOARCH,
+		"--key", filepath.Join(stack.Dir, "secrets", "release-key.pem"),
 		"--to", filepath.Join(stack.Dir, "releases"))
 	stack.Run(t, "node", "upgrade-agent", host, "--version", "v99.0.0", "--no-wait")
 }

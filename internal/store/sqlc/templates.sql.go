@@ -126,7 +126,7 @@ func (q *Queries) DriftCounts(ctx context.Context) ([]DriftCountsRow, error) {
 const dueRemedies = `-- name: DueRemedies :many
 SELECT d.node_id, d.upgrade, n.host, n.sku, n.region_code, coalesce(n.labels ->> 'rack', '')::text AS rack, n.lifecycle_class, n.gpus_total, now()::timestamptz AS now
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
-WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND t.agent_release <> '' AND d.upgrade <> ''
+WHERE t.deleted_at IS NULL AND t.policy = 'notify_and_proceed' AND t.version = d.version AND CASE n.facts ->> 'arch' WHEN 'arm64' THEN t.agent_release_arm64 ELSE t.agent_release END <> '' AND d.upgrade <> ''
   AND (d.remedy IS NULL OR d.remedy_upgrade <> d.upgrade OR d.remedy_incarnation <> n.incarnation
     OR d.remedy_at < now() - interval '1 hour' AND (d.remedy_refused <> '' OR NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = d.remedy)))
   AND n.state = 'active' AND NOT n.cordoned AND n.identity_locked_at IS NULL AND n.agent_fault = '' AND n.last_heartbeat_at > now() - interval '2 minutes'
@@ -217,18 +217,19 @@ func (q *Queries) LockRemedies(ctx context.Context) error {
 }
 
 const lockTemplate = `-- name: LockTemplate :one
-SELECT version, artifacts, managed, policy, agent_release, updated_at, updated_by, deleted_at FROM templates WHERE name = $1 FOR UPDATE
+SELECT version, artifacts, managed, policy, agent_release, agent_release_arm64, updated_at, updated_by, deleted_at FROM templates WHERE name = $1 FOR UPDATE
 `
 
 type LockTemplateRow struct {
-	Version      int64
-	Artifacts    []byte
-	Managed      []string
-	Policy       string
-	AgentRelease string
-	UpdatedAt    time.Time
-	UpdatedBy    string
-	DeletedAt    *time.Time
+	Version           int64
+	Artifacts         []byte
+	Managed           []string
+	Policy            string
+	AgentRelease      string
+	AgentReleaseArm64 string
+	UpdatedAt         time.Time
+	UpdatedBy         string
+	DeletedAt         *time.Time
 }
 
 func (q *Queries) LockTemplate(ctx context.Context, name string) (LockTemplateRow, error) {
@@ -240,6 +241,7 @@ func (q *Queries) LockTemplate(ctx context.Context, name string) (LockTemplateRo
 		&i.Managed,
 		&i.Policy,
 		&i.AgentRelease,
+		&i.AgentReleaseArm64,
 		&i.UpdatedAt,
 		&i.UpdatedBy,
 		&i.DeletedAt,
@@ -272,11 +274,11 @@ func (q *Queries) OpenRemedies(ctx context.Context, claimSeconds float64) (int64
 }
 
 const pendingRemedies = `-- name: PendingRemedies :many
-SELECT d.remedy::uuid AS remedy, d.node_id, d.template, d.version, d.upgrade, t.agent_release, n.host, n.region_code,
+SELECT d.remedy::uuid AS remedy, d.node_id, d.template, d.version, d.upgrade, (CASE n.facts ->> 'arch' WHEN 'arm64' THEN t.agent_release_arm64 ELSE t.agent_release END)::text AS agent_release, n.host, n.region_code,
        coalesce((SELECT i.provider FROM instances i WHERE i.node_id = d.node_id AND i.state <> 'terminated'), n.onboarding_mode)::text AS provider
 FROM node_drifts d JOIN nodes n USING (node_id) JOIN templates t ON t.name = d.template
 WHERE d.remedy IS NOT NULL AND d.remedy_refused = '' AND d.remedy_at > now() - make_interval(secs => $1::float8)
-  AND d.remedy_upgrade = d.upgrade AND t.version = d.version AND t.agent_release <> '' AND t.deleted_at IS NULL AND t.policy = 'notify_and_proceed'
+  AND d.remedy_upgrade = d.upgrade AND t.version = d.version AND CASE n.facts ->> 'arch' WHEN 'arm64' THEN t.agent_release_arm64 ELSE t.agent_release END <> '' AND t.deleted_at IS NULL AND t.policy = 'notify_and_proceed'
   AND NOT EXISTS (SELECT FROM operations o WHERE o.operation_id = d.remedy)
 ORDER BY d.since, d.node_id
 `
@@ -371,22 +373,23 @@ func (q *Queries) PutDrift(ctx context.Context, arg PutDriftParams) (int64, erro
 }
 
 const putTemplate = `-- name: PutTemplate :one
-INSERT INTO templates AS t (name, version, artifacts, managed, policy, agent_release, updated_by)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO templates AS t (name, version, artifacts, managed, policy, agent_release, agent_release_arm64, updated_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (name) DO UPDATE SET version = excluded.version, artifacts = excluded.artifacts, managed = excluded.managed, policy = excluded.policy,
-    agent_release = excluded.agent_release, updated_by = excluded.updated_by, updated_at = now(), deleted_at = NULL
+    agent_release = excluded.agent_release, agent_release_arm64 = excluded.agent_release_arm64, updated_by = excluded.updated_by, updated_at = now(), deleted_at = NULL
 WHERE t.version < excluded.version
 RETURNING updated_at
 `
 
 type PutTemplateParams struct {
-	Name         string
-	Version      int64
-	Artifacts    []byte
-	Managed      []string
-	Policy       string
-	AgentRelease string
-	UpdatedBy    string
+	Name              string
+	Version           int64
+	Artifacts         []byte
+	Managed           []string
+	Policy            string
+	AgentRelease      string
+	AgentReleaseArm64 string
+	UpdatedBy         string
 }
 
 // Stores the next version of a template. No row if a concurrent request stored one.
@@ -398,6 +401,7 @@ func (q *Queries) PutTemplate(ctx context.Context, arg PutTemplateParams) (time.
 		arg.Managed,
 		arg.Policy,
 		arg.AgentRelease,
+		arg.AgentReleaseArm64,
 		arg.UpdatedBy,
 	)
 	var updated_at time.Time

@@ -85,9 +85,21 @@ func TestParseReleaseKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, keys, 2)
 	require.NotEqual(t, keys[0].KeyID, keys[1].KeyID)
-	for _, bad := range []string{"x", a + "," + a, a + ",", a[4:], strings.Join([]string{a, b, a, b, a}, ",")} {
+	five := []string{a, b}
+	for _, first := range "CDE" {
+		five = append(five, string(first)+a[1:])
+	}
+	_, err = trust.ParseReleaseKeys(strings.Join(five[:4], ","))
+	require.NoError(t, err)
+	for bad, want := range map[string]string{
+		"x":                     "must be the base64 of an Ed25519 public key",
+		a + ",":                 "must be the base64 of an Ed25519 public key",
+		a[4:]:                   "must be the base64 of an Ed25519 public key",
+		a + "," + a:             "a release key is listed twice",
+		strings.Join(five, ","): "more than 4 release keys",
+	} {
 		_, err := trust.ParseReleaseKeys(bad)
-		require.Error(t, err, bad)
+		require.ErrorContains(t, err, want, bad)
 	}
 }
 

@@ -109,3 +109,15 @@ func TestChangeBelongsToItsForm(t *testing.T) {
 	require.Equal(t, w.Header().Get(wire.HeaderCorrelationID), last.Header.Get(wire.HeaderCorrelationID))
 	require.NotEmpty(t, last.Header.Get(wire.HeaderCorrelationID))
 }
+
+// A token whose subject may not use the console any longer ends the sessions that began with it, also for streams.
+func TestTokenOfAnotherRole(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.answer("GET /nodes", wire.NodeList{})
+	s.backend.mu.Lock()
+	s.backend.tokens[sha256.Sum256([]byte(tokenOf(trust.RoleOperator)))] = console.Subject{Name: "operator-1", Role: trust.RoleReporter}
+	s.backend.mu.Unlock()
+	require.Equal(t, http.StatusSeeOther, s.get("/console/nodes").Code)
+	require.Equal(t, http.StatusUnauthorized, s.get("/console/events?view=all").Code)
+}

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -120,4 +121,27 @@ func TestTokenOfAnotherRole(t *testing.T) {
 	s.backend.mu.Unlock()
 	require.Equal(t, http.StatusSeeOther, s.get("/console/nodes").Code)
 	require.Equal(t, http.StatusUnauthorized, s.get("/console/events?view=all").Code)
+}
+
+// The stream of a session that another process ended ends within the pause between two of its comments.
+func TestStreamOfASessionEndedElsewhere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sessions := &consoletest.Sessions{}
+		s := newSite(t, func(c *console.Config) { c.Now, c.Sessions = time.Now, sessions }).login(trust.RoleViewer)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.get("/console/events?view=all")
+		}()
+		synctest.Wait()
+		require.NoError(t, sessions.DeleteSession(t.Context(), sha256.Sum256([]byte(s.cookie.Value))))
+		limit := time.NewTimer(16 * time.Second)
+		defer limit.Stop()
+		select {
+		case <-ended:
+		case <-limit.C:
+			require.Fail(t, "the stream continues")
+		}
+	})
 }

@@ -18,9 +18,6 @@ import (
 // CheckpointPayloadType is the DSSE payload type of what a checkpoint's signature covers.
 const CheckpointPayloadType = "application/vnd.gpuaas.audit-checkpoint.v1"
 
-// CheckpointInterval is the least time between two checkpoints.
-const CheckpointInterval = time.Minute
-
 // MaxCheckpointText bounds the text of a signed checkpoint, in bytes.
 const MaxCheckpointText = 512
 

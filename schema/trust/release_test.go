@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"os"
 	"path/filepath"
@@ -55,9 +56,11 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-func TestSignReleaseRejects(t *testing.T) {
+// A malformed release is neither signed nor opened, also if another program signed it: the agent makes a path of
+// its version.
+func TestMalformedRelease(t *testing.T) {
 	t.Parallel()
-	private, _ := releaseKeys(t)
+	private, keys := releaseKeys(t)
 	sum := schema.SHA256Hex(nil)
 	for name, r := range map[string]trust.Release{
 		"format":          {V: 2, Version: "v1", Size: 1, SHA256: sum},
@@ -72,6 +75,12 @@ func TestSignReleaseRejects(t *testing.T) {
 	} {
 		_, err := trust.SignRelease(r, private)
 		require.Error(t, err, name)
+		body, err := json.Marshal(r)
+		require.NoError(t, err)
+		signed, err := trust.SignEnvelope(trust.ReleasePayloadType, body, private)
+		require.NoError(t, err)
+		_, err = trust.OpenRelease(signed, keys)
+		require.Contains(t, []string{trust.ReasonBody, trust.ReasonVersion}, schema.AsError(err).Reason, name)
 	}
 }
 

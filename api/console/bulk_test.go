@@ -99,10 +99,10 @@ func TestBulkIsConfirmed(t *testing.T) {
 	s := newSite(t).login(trust.RoleOperator)
 	s.backend.fleetOf(20)
 	const address = "/console/bulk?do=drain&state=active"
-	for field, value := range map[string]string{"reason": "", "confirm": "18", "parallel": "1000", "do": "remove", "state": ""} {
+	for _, c := range [][2]string{{"reason", ""}, {"reason", "two\nlines"}, {"confirm", "18"}, {"parallel", "1000"}, {"do", "remove"}, {"state", ""}} {
 		form := confirmed(s, address, "19")
-		form.Set(field, value)
-		require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/console/bulk", form).Code, field)
+		form.Set(c[0], c[1])
+		require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/console/bulk", form).Code, c)
 	}
 	form := confirmed(s, address, "19")
 	s.backend.fleetOf(21)

@@ -10,7 +10,7 @@ import (
 )
 
 // confirmPage is the data of the template confirm: the form that comes before each change. It says
-// what the change does, and asks for a reason, and for the host name before what may do damage.
+// what the change does, and asks for a reason, and for a name before what may do damage.
 type confirmPage struct {
 	// Title is what is done, Does its effect, and Command the same on the command line.
 	Title, Does, Command string
@@ -23,7 +23,7 @@ type confirmPage struct {
 	Hidden map[string]string
 	// Key makes a second click have the effect of one.
 	Key string
-	// Typed is the name that must be typed, empty for none.
+	// Typed is the name of the node or key that must be typed, empty for none.
 	Typed string
 	// ReasonRequired is false if the admin API needs no reason.
 	ReasonRequired bool
@@ -55,7 +55,7 @@ func (p confirmPage) answered(r *request) (v view, ok bool) {
 	p.Key = r.PostFormValue("key")
 	switch {
 	case p.Typed != "" && strings.TrimSpace(r.PostFormValue("typed")) != p.Typed:
-		return p.refused(r, "Type the host name "+p.Typed+" to confirm."), false
+		return p.refused(r, "Type "+p.Typed+" to confirm."), false
 	case p.ReasonRequired && strings.TrimSpace(r.PostFormValue("reason")) == "":
 		return p.refused(r, "Give a reason: the audit trail keeps it."), false
 	case p.Key == "":

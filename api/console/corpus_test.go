@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -130,6 +131,45 @@ func TestRolesOfForms(t *testing.T) {
 	}
 }
 
+// TestFormsForAdmins: these forms need the role admin, as their commands do.
+func TestFormsForAdmins(t *testing.T) {
+	t.Parallel()
+	var paths []string
+	for _, route := range console.Routes() {
+		if route.Method == http.MethodPost && route.Role == trust.RoleAdmin {
+			paths = append(paths, route.Path)
+		}
+	}
+	require.ElementsMatch(t, []string{"/nodes/{node}/remove", "/nodes/{node}/terminate", "/nodes/{node}/unlock",
+		"/operations/{operation}/force", "/trust/rotation/{decision}"}, paths)
+}
+
+// TestFormsAreBounded: a form that is too large is refused before it has an effect.
+func TestFormsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleAdmin)
+	for _, route := range console.Routes() {
+		if route.Method == http.MethodPost {
+			form := formOf(route.Method)
+			form.Set("padding", strings.Repeat("x", 16<<10))
+			w := s.do(route.Method, pathOf(route), form)
+			require.Equal(t, http.StatusBadRequest, w.Code, route.Path)
+			require.Contains(t, w.Body.String(), "the form cannot be read", route.Path)
+		}
+	}
+	require.Empty(t, changes(s))
+}
+
+// TestActionsOfTheCommandLine: an action whose result is a secret, or that needs files, has no form.
+func TestActionsOfTheCommandLine(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleAdmin)
+	for _, action := range []string{"enroll", "reissue-enrollment", "provision"} {
+		require.Equal(t, http.StatusNotFound, s.get("/console/nodes/"+anID+"/"+action).Code, action)
+		require.Equal(t, http.StatusMethodNotAllowed, s.do(http.MethodPost, "/console/nodes/"+anID+"/"+action, url.Values{}).Code, action)
+	}
+}
+
 // TestFrames: no response may be shown in a frame, run a script of another site, or be taken for
 // another type.
 func TestFrames(t *testing.T) {
@@ -158,7 +198,7 @@ func TestFrames(t *testing.T) {
 	require.Equal(t, "/console/", responses["redirect"].Header().Get("Location"))
 	for name, w := range responses {
 		policy := w.Header().Get("Content-Security-Policy")
-		for _, part := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'", "require-trusted-types-for 'script'"} {
+		for _, part := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'", "require-trusted-types-for 'script'", "trusted-types gpuaas"} {
 			require.Contains(t, policy, part, name)
 		}
 		require.NotContains(t, policy, "unsafe", name)

@@ -85,7 +85,7 @@ func TestDecisionNeedsTheTypedName(t *testing.T) {
 	for _, typed := range []string{"", "gpu-18"} {
 		w := s.do(http.MethodPost, "/console"+operationPath+"/force", decision("typed", typed))
 		assert.Equal(t, http.StatusBadRequest, w.Code)
-		assert.Contains(t, w.Body.String(), "Type the host name gpu-17")
+		assert.Contains(t, w.Body.String(), "Type gpu-17 to confirm.")
 		assert.Contains(t, w.Body.String(), `value="TCK-99"`, "what was typed stays")
 	}
 	assert.Empty(t, s.backend.sent(http.MethodPost))

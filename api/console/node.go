@@ -148,7 +148,7 @@ func nodeAddress(r *request) string { return "/nodes/" + url.PathEscape(r.PathVa
 func actionsOf(r *request, n wire.NodeView) (out []action) {
 	for _, a := range lifecycle.ActionsIn(n.StartState()) {
 		p, _ := lifecycle.PlanOf(a, lifecycle.Options{})
-		row := action{Action: string(a), Does: p.Does, Command: fmt.Sprintf("gpuaas node %s %s", a, n.Host), Final: p.Final() || a == lifecycle.ActionRemove}
+		row := action{Action: string(a), Does: p.Does, Command: fmt.Sprintf("gpuaas node %s %s", a, n.Host), Final: p.Final()}
 		if !commandOnly(a) {
 			row.Link = nodeLink(n.ID, string(a))
 		}
@@ -190,7 +190,7 @@ func actionPage(r *request, n wire.NodeView, a lifecycle.Action, o lifecycle.Opt
 	if err == nil {
 		plan.Took(took)
 	}
-	p := confirmPage{Title: fmt.Sprintf("%s %s", a, n.Host), Does: spec.Does, Harm: harmOf(spec), Command: fmt.Sprintf("gpuaas node %s %s --reason %s", a, n.Host, lifecycle.ReasonPlaceholder),
+	p := confirmPage{Title: fmt.Sprintf("%s %s", a, n.Host), Does: spec.Does, Harm: harmOf(a), Command: fmt.Sprintf("gpuaas node %s %s --reason %s", a, n.Host, lifecycle.ReasonPlaceholder),
 		Plan: &plan, Fields: fieldsOf(a), Key: newKey(), ReasonRequired: true, Button: string(a), Back: Prefix + "/nodes/" + n.ID}
 	if p.Harm != lifecycle.HarmNone {
 		p.Typed = n.Host
@@ -211,15 +211,10 @@ func providerOf(all machine.Providers, n wire.NodeView) machine.Info {
 	return machine.Info{Name: n.OnboardingMode}
 }
 
-// harmOf returns the worst that an action does.
-func harmOf(p lifecycle.Plan) lifecycle.Harm {
-	switch {
-	case p.Final() || p.Action == lifecycle.ActionRemove:
-		return lifecycle.HarmFinal
-	case p.Action == lifecycle.ActionDrain || p.Action == lifecycle.ActionRetire || p.Action == lifecycle.ActionRecover:
-		return lifecycle.HarmWork
-	}
-	return lifecycle.HarmNone
+// harmOf returns the worst that an action does with any of the options that its form has.
+func harmOf(a lifecycle.Action) lifecycle.Harm {
+	p, _ := lifecycle.PlanOf(a, lifecycle.Options{Drain: true})
+	return p.Harm()
 }
 
 // fieldsOf returns the options of an action that the form has.

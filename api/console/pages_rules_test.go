@@ -191,7 +191,7 @@ func TestDecisionsOfARotation(t *testing.T) {
 		s.backend.answer("GET /trust/rotation", v)
 		return s.get("/console/trust").Body.String()
 	}
-	const path = `action="/console/trust/rotation/`
+	const path = `href="/console/trust/rotation/`
 	page := buttons(func(*rotation.View) {})
 	require.Contains(t, page, path+"pause")
 	require.Contains(t, page, path+"approve")

@@ -3,7 +3,6 @@ package console_test
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"testing"
 	"time"
 
@@ -46,7 +45,7 @@ func rotating() rotation.View {
 		Waiting: []rotation.Waiting{{NodeID: nodeID, Host: "gpu-17", State: "offline", SetVersion: 3, LastHeartbeatAt: &heartbeat}}}, readAt())
 }
 
-// The trust page shows the verifier set and the open rotation. An admin decides there about what
+// The trust page shows the verifier set and the open rotation. An admin decides about what
 // the page showed, and about nothing else.
 func TestTrust(t *testing.T) {
 	t.Parallel()
@@ -57,19 +56,30 @@ func TestTrust(t *testing.T) {
 	s.backend.answer("GET /trust/rotation", v)
 	s.backend.answer("POST /trust/rotation/approve", v)
 	golden(t, "trust", s.login(trust.RoleAdmin).get("/console/trust"))
-	form := url.Values{"rotation": {operationID}, "phase": {"grace"}, "reason": {" CHG-204 "}}
+	page := s.get("/console/trust/rotation/approve?phase=grace&rotation=" + operationID)
+	require.Equal(t, http.StatusOK, page.Code)
+	require.Contains(t, page.Body.String(), "This cannot be undone.")
+	form := hidden(page.Body.String())
+	form.Set("reason", " CHG-204 ")
 	w := s.do(http.MethodPost, "/console/trust/rotation/approve", form)
+	require.Equal(t, http.StatusBadRequest, w.Code)
+	require.Contains(t, w.Body.String(), "Type task-test.v1 to confirm.")
+	form.Set("typed", "task-test.v1")
+	w = s.do(http.MethodPost, "/console/trust/rotation/approve", form)
 	require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
 	sent := s.backend.sent(http.MethodPost)
 	require.Len(t, sent, 1)
 	require.JSONEq(t, `{"reason":"CHG-204"}`, sent[0].body)
+	require.Equal(t, form.Get("key"), sent[0].key)
 
 	form.Set("phase", "activate")
 	require.Equal(t, http.StatusConflict, s.do(http.MethodPost, "/console/trust/rotation/rollback", form).Code)
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodPost, "/console/trust/rotation/..%2Fnodes", form).Code)
 	require.Len(t, s.backend.sent(http.MethodPost), 1)
 
-	require.NotContains(t, s.login(trust.RoleOperator).get("/console/trust").Body.String(), "/console/trust/rotation/")
+	s.login(trust.RoleOperator)
+	require.NotContains(t, s.get("/console/trust").Body.String(), "/console/trust/rotation/")
+	require.Contains(t, s.get("/console/trust/rotation/approve?phase=grace&rotation="+operationID).Body.String(), "it needs the role admin")
 }
 
 // Without a verifier set and a rotation, the trust page says so.

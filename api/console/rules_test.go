@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/api/console/consoletest"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
@@ -90,4 +92,19 @@ func TestBulkPlanOfAnotherPark(t *testing.T) {
 	w := s.do(http.MethodPost, "/console/bulk", form)
 	require.Equal(t, http.StatusConflict, w.Code)
 	require.Empty(t, s.backend.sent(http.MethodPost))
+}
+
+// The form of an action asks for the host name if the action may end workloads or cannot be undone.
+func TestFormsThatAskForTheHost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleAdmin)
+	s.backend.node(busy())
+	var asks []lifecycle.Action
+	for _, p := range lifecycle.Operations() {
+		w := s.get("/console" + nodePath + "/" + string(p.Action))
+		if strings.Contains(w.Body.String(), `name="typed"`) {
+			asks = append(asks, p.Action)
+		}
+	}
+	require.ElementsMatch(t, []lifecycle.Action{lifecycle.ActionDrain, lifecycle.ActionRetire, lifecycle.ActionRecover, lifecycle.ActionTerminate, lifecycle.ActionRemove}, asks)
 }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -108,4 +109,39 @@ func TestChangeBelongsToItsForm(t *testing.T) {
 	require.Equal(t, "192.0.2.1:1234", last.RemoteAddr)
 	require.Equal(t, w.Header().Get(wire.HeaderCorrelationID), last.Header.Get(wire.HeaderCorrelationID))
 	require.NotEmpty(t, last.Header.Get(wire.HeaderCorrelationID))
+}
+
+// A token whose subject may not use the console any longer ends the sessions that began with it, also for streams.
+func TestTokenOfAnotherRole(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.answer("GET /nodes", wire.NodeList{})
+	s.backend.mu.Lock()
+	s.backend.tokens[sha256.Sum256([]byte(tokenOf(trust.RoleOperator)))] = console.Subject{Name: "operator-1", Role: trust.RoleReporter}
+	s.backend.mu.Unlock()
+	require.Equal(t, http.StatusSeeOther, s.get("/console/nodes").Code)
+	require.Equal(t, http.StatusUnauthorized, s.get("/console/events?view=all").Code)
+}
+
+// The stream of a session that another process ended ends within the pause between two of its comments.
+func TestStreamOfASessionEndedElsewhere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sessions := &consoletest.Sessions{}
+		s := newSite(t, func(c *console.Config) { c.Now, c.Sessions = time.Now, sessions }).login(trust.RoleViewer)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.get("/console/events?view=all")
+		}()
+		synctest.Wait()
+		require.NoError(t, sessions.DeleteSession(t.Context(), sha256.Sum256([]byte(s.cookie.Value))))
+		limit := time.NewTimer(16 * time.Second)
+		defer limit.Stop()
+		select {
+		case <-ended:
+		case <-limit.C:
+			require.Fail(t, "the stream continues")
+		}
+	})
 }

@@ -151,6 +151,7 @@ func TestPanic(t *testing.T) {
 	w := do(h, http.MethodGet, "/before", "")
 	assert.Equal(t, http.StatusInternalServerError, w.Code)
 	assert.Equal(t, schema.KindInternal, envelope(t, w).Code)
+	assert.NotContains(t, w.Body.String(), "boom")
 	assert.Contains(t, log.String(), "boom")
 	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { do(h, http.MethodGet, "/after", "") },
 		"a response that had begun is aborted")
@@ -324,4 +325,57 @@ func TestGuard(t *testing.T) {
 		}}}})
 	assert.Equal(t, http.StatusForbidden, do(h, http.MethodGet, "/x", "").Code)
 	assert.Equal(t, http.StatusForbidden, do(h, http.MethodGet, "/nowhere", "").Code)
+}
+
+// No response is stored by a proxy or taken for another type, and a missing token is answered with the scheme.
+func TestHeaders(t *testing.T) {
+	h, _ := handler(edge.Route{Method: http.MethodGet, Path: "/x", Handle: func(http.ResponseWriter, *http.Request) error {
+		return schema.NewError(schema.KindUnauthenticated, "no token")
+	}})
+	for _, path := range []string{"/x", "/nowhere"} {
+		header := do(h, http.MethodGet, path, "").Header()
+		assert.Equal(t, "no-store", header.Get("Cache-Control"))
+		assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"))
+	}
+	assert.Equal(t, `Bearer realm="gpuaas"`, do(h, http.MethodGet, "/x", "").Header().Get("WWW-Authenticate"))
+	assert.Equal(t, "close", do(h, http.MethodGet, "/x", "hello").Header().Get("Connection"), "the body is not read")
+}
+
+// deadlines is a response whose connection has deadlines.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	read, write time.Time
+}
+
+// SetReadDeadline implements the interface that http.ResponseController looks for.
+func (d *deadlines) SetReadDeadline(at time.Time) error {
+	d.read = at
+	return nil
+}
+
+// SetWriteDeadline implements the interface that http.ResponseController looks for.
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.write = at
+	return nil
+}
+
+// A client has a limited time to read each response, and to send a body that no handler reads.
+func TestDeadlines(t *testing.T) {
+	routes := []edge.Route{{Method: http.MethodGet, Path: "/x", Handle: func(w http.ResponseWriter, _ *http.Request) error { return edge.NoContent(w) }}}
+	log := slog.New(slog.DiscardHandler)
+	open := edge.New(edge.Config{Log: log, Routes: routes})
+	closed := edge.New(edge.Config{Log: log, Routes: routes, Guard: func(*http.Request) error { return schema.NewError(schema.KindForbidden, "no") }})
+	for name, c := range map[string]struct {
+		h            http.Handler
+		method, path string
+		body         bool // it may have one
+	}{
+		"route": {open, http.MethodGet, "/x", false}, "no route": {open, http.MethodPost, "/y", true},
+		"no method": {open, http.MethodPost, "/x", true}, "guard": {closed, http.MethodPost, "/x", true},
+	} {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		c.h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, http.NoBody))
+		assert.False(t, w.write.IsZero(), name)
+		assert.Equal(t, c.body, !w.read.IsZero(), name)
+	}
 }

@@ -143,6 +143,10 @@ func TestDrain(t *testing.T) {
 	require.Error(t, canceled.err)
 	assert.Contains(t, canceled.out, "the drain of gpu-17 ended, and the node is active")
 
+	out, err = play(t, "drain.yml", inventory, "-e", "reason=CHG-204", "-e", "gpuaas_wait_retries=2")
+	require.Error(t, err)
+	assert.Contains(t, out, "Wait for the end of the drain: not done after 2 reads; next: gpuaas op show gpu-17")
+
 	go drain()
 	harness.Eventually(t, "a drain", held)
 	server.Finish(n.ID, lifecycle.OperationCompleted, lifecycle.NodeDrained)

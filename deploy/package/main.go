@@ -26,7 +26,7 @@ var files embed.FS
 
 func main() {
 	agent := flag.String("agent", "bin/gpuaas-node-agent", "agent `binary`, without arguments")
-	licenses := flag.String("licenses", "", "`file` with the licenses of the binary's modules")
+	licenses := flag.String("licenses", "", "`file` with the licenses of the binary's modules, which keeps its name")
 	out := flag.String("o", "bin/gpuaas-node-agent.tar.gz", "output `file`")
 	flag.Parse()
 	digest, err := pack(*agent, flag.Args(), *licenses, *out)
@@ -57,7 +57,7 @@ func pack(agent string, args []string, licenses, out string) (digest string, err
 		contents = append(contents, file{"gpuaas-node-agent-" + arch, path, 0o755})
 	}
 	if licenses != "" {
-		contents = append(contents, file{"THIRD_PARTY_LICENSES", licenses, 0o644})
+		contents = append(contents, file{filepath.Base(licenses), licenses, 0o644})
 	}
 	return build(contents, out)
 }

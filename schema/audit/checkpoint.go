@@ -18,9 +18,6 @@ import (
 // CheckpointPayloadType is the DSSE payload type of what a checkpoint's signature covers.
 const CheckpointPayloadType = "application/vnd.gpuaas.audit-checkpoint.v1"
 
-// CheckpointInterval is the least time between two checkpoints.
-const CheckpointInterval = time.Minute
-
 // MaxCheckpointText bounds the text of a signed checkpoint, in bytes.
 const MaxCheckpointText = 512
 
@@ -121,10 +118,10 @@ func ParseCheckpoint(text string) (c Checkpoint, err error) {
 }
 
 // Verify reports whether one of the keys, by key ID, signed the checkpoint for the
-// environment.
+// environment. A server may have sent the keys, so they may be malformed.
 func (c Checkpoint) Verify(env string, keys map[string]ed25519.PublicKey) bool {
-	key, ok := keys[c.KeyID]
-	return ok && c.Env == env && ed25519.Verify(key, c.Signed(), c.Signature)
+	key := keys[c.KeyID]
+	return len(key) == ed25519.PublicKeySize && c.Env == env && ed25519.Verify(key, c.Signed(), c.Signature)
 }
 
 func errCheckpoint() error {

@@ -28,6 +28,7 @@ func TestCheckpointText(t *testing.T) {
 	require.True(t, parsed.Verify("test", keys))
 	require.False(t, parsed.Verify("prod", keys))
 	require.False(t, parsed.Verify("test", nil))
+	require.False(t, parsed.Verify("test", map[string]ed25519.PublicKey{c.KeyID: public[1:]}), "a server sent a key that is none")
 	for _, change := range []func(*audit.Checkpoint){
 		func(c *audit.Checkpoint) { c.Number++ },
 		func(c *audit.Checkpoint) { c.Hash = strings.Repeat("00", 32) },

@@ -155,7 +155,7 @@ func (p Plan) Abandoned(n NodeRef, prior NodeState, end RunEnd) Stuck {
 		}
 	}
 	if slices.Contains(p.From, to) {
-		s.Options = append(s.Options, Option{Decision: DecisionRestart, Harm: p.restartHarm(),
+		s.Options = append(s.Options, Option{Decision: DecisionRestart, Harm: p.Harm(),
 			Command: "gpuaas node " + string(p.Action) + " " + n.Host + p.flags(),
 			Does:    "Start the action again as a new operation, and record this one as failed"})
 	}
@@ -179,8 +179,8 @@ func (p Plan) rehydrates(n NodeRef, to NodeState) string {
 	return does
 }
 
-// restartHarm is the worst damage that the action may cause when it runs again.
-func (p Plan) restartHarm() Harm {
+// Harm is the worst damage that the action may cause.
+func (p Plan) Harm() Harm {
 	switch {
 	case p.Final():
 		return HarmFinal

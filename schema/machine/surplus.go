@@ -19,11 +19,6 @@ const (
 	ClassDuplicate SurplusClass = "duplicate"
 )
 
-// SurplusClasses lists the classes.
-func SurplusClasses() []SurplusClass {
-	return []SurplusClass{ClassLeftover, ClassOrphan, ClassDuplicate}
-}
-
 // MaxExternalID bounds a provider's ID of a machine in a list, in bytes.
 const MaxExternalID = 128
 

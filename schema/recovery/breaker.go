@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -92,14 +93,7 @@ func (r *round) checkProbe() {
 	}
 	b.OpenSince = r.at
 	b.Why = sentence("the repair of %s with rung %s, which was to show that repairs help, ended as %s: %s",
-		n.Host, last.Rung, orUnknown(last.Outcome), r.advice())
-}
-
-func orUnknown(outcome string) string {
-	if outcome == "" {
-		return OutcomeUnknown
-	}
-	return outcome
+		n.Host, last.Rung, cmp.Or(last.Outcome, OutcomeUnknown), r.advice())
 }
 
 // newlyUnhealthy returns the nodes with a fault that began after a time. Nodes that an operator holds

@@ -18,11 +18,11 @@ func (r *round) overBudget(n patient) string {
 		}
 		if ok {
 			limit, why := r.limit(b, at, n.fault)
-			if used := r.sizes[at].Busy + r.started[at]; used >= limit {
-				if limit > 0 {
-					why = sentence("the budget of %s is used up: %d of %d repairs run", at.name(), used, limit)
-				}
+			if limit == 0 {
 				return why
+			}
+			if used := r.sizes[at].Busy + r.started[at]; used >= limit {
+				return sentence("the budget of %s is used up: %d of %d repairs run", at.name(), used, limit)
 			}
 		}
 		if why := overMaxOut(r, at); why != "" {

@@ -248,6 +248,7 @@ func TestResetNamesGPUs(t *testing.T) {
 	assert.Equal(t, []string{"GPU-1", "GPU-2"}, gpus(on("GPU-2"), on("GPU-1"), on("GPU-1")))
 	assert.Empty(t, gpus(on("GPU-2"), on("")), "a fault that names no GPU needs a reset of all")
 	assert.Empty(t, gpus(on("GPU-2; reboot")), "the node chooses the name")
+	assert.Empty(t, gpus(on("GPU-2"), on("nvswitch-0")), "a fault of another component needs a reset of all")
 }
 
 // TestRepairableStates compares the states that the package names with those of the lifecycle.

@@ -2,6 +2,7 @@ package recovery_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -95,4 +96,23 @@ func TestMaxOut(t *testing.T) {
 		assert.Equal(t, recovery.BrakeBudget, d.Brake, name)
 		assert.Contains(t, d.Why, c.why, name)
 	}
+}
+
+// TestFiguresThatAreNotKnown: a limit allows nothing without the figures that it compares.
+func TestFiguresThatAreNotKnown(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Budgets = []recovery.Budget{{Scope: recovery.ScopeFleet, Count: 5, Percent: 10}}
+	p.MaxOut = []recovery.Budget{{Scope: recovery.ScopeRack, Count: 3, Percent: 100}}
+	why := func(change func(*recovery.Fleet)) string {
+		f := fleet(now(), 100, failing(1, ago(hour)))
+		change(&f)
+		d := decision(recovery.Decide(p, f), "gpu-0001")
+		require.Equal(t, recovery.BrakeBudget, d.Brake)
+		return d.Why
+	}
+	assert.Contains(t, why(func(f *recovery.Fleet) {
+		f.Sizes = slices.DeleteFunc(f.Sizes, func(s recovery.Size) bool { return s.Key == "r00" })
+	}), "how many nodes of rack r00 are out of service is not known")
+	assert.Contains(t, why(func(f *recovery.Fleet) { f.Sizes[0].Busy = -1 }), "the size of the fleet is not known")
 }

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -144,7 +145,7 @@ const LookBack = 30 * 24 * time.Hour
 const MinCorrelated = 3
 
 // gpuFault reports whether only nodes with GPUs can have faults of a checker.
-func gpuFault(checker string) bool { return len(checker) >= 3 && checker[:3] == "gpu" }
+func gpuFault(checker string) bool { return strings.HasPrefix(checker, "gpu") }
 
 // threshold returns how long a fault of a checker must last.
 func (p Policy) threshold(checker string) time.Duration {

@@ -391,6 +391,9 @@ func TestProbeThatDoesNotStart(t *testing.T) {
 	got = recovery.Decide(armed(), f)
 	assert.Equal(t, []string{"gpu-0021"}, acting(got), "a repair that was canceled before its first rung shows nothing")
 	assert.Equal(t, f.Breaker.OpenSince, got.Breaker.OpenSince)
+	f.Nodes[0].Attempts = []recovery.Attempt{attempt(f.Nodes[0], recovery.RungReboot, ago(hour/2), recovery.OutcomeCured)}
+	got = recovery.Decide(armed(), f)
+	assert.Equal(t, f.Breaker.OpenSince, got.Breaker.OpenSince, "a repair from before the probe shows nothing")
 	f.Nodes[0].Attempts = nil
 	f.Breaker.Probing = "id-gone"
 	assert.Equal(t, []string{"gpu-0001"}, acting(recovery.Decide(armed(), f)))

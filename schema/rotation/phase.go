@@ -2,8 +2,6 @@ package rotation
 
 import (
 	"slices"
-
-	"github.com/gpuaas/gpuaas/schema"
 )
 
 // Kind is what a rotation replaces.
@@ -145,12 +143,4 @@ var caDoes = map[Phase]string{
 	Retire:   "Distrust the old CA, and remove it from the nodes' bundles",
 	Restore:  "Issue certificates with the old CA again, and have nodes renew theirs; the new CA is still trusted",
 	Remove:   "Distrust the new CA, and remove it from the nodes' bundles",
-}
-
-// ParseKind returns the kind that an operator named. KindInvalidRequest for another one.
-func ParseKind(s string) (Kind, error) {
-	if k := Kind(s); slices.Contains(Kinds(), k) {
-		return k, nil
-	}
-	return "", schema.NewError(schema.KindInvalidRequest, "unknown kind of rotation; must be one of %v", Kinds()).WithReason("bad_kind")
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/gpuaas/gpuaas/schema"
@@ -78,20 +79,25 @@ func (r Release) check() error {
 }
 
 // ParseReleaseKeys parses release keys: the standard base64 of Ed25519 public keys,
-// separated by commas. An empty text has no keys.
+// separated by commas, without repetition. An empty text has no keys.
 func ParseReleaseKeys(list string) ([]VerifierKey, error) {
 	if strings.TrimSpace(list) == "" {
 		return nil, nil
 	}
-	var keys VerifierKeys
+	var keys []VerifierKey
 	for entry := range strings.SplitSeq(list, ",") {
 		raw, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(entry))
-		if err != nil || len(raw) != ed25519.PublicKeySize {
+		switch {
+		case err != nil || len(raw) != ed25519.PublicKeySize:
 			return nil, schema.NewError(schema.KindInvalidRequest, "a release key must be the base64 of an Ed25519 public key")
+		case slices.ContainsFunc(keys, func(k VerifierKey) bool { return k.Public.Equal(ed25519.PublicKey(raw)) }):
+			return nil, schema.NewError(schema.KindInvalidRequest, "a release key is listed twice")
+		case len(keys) == maxReleaseKeys:
+			return nil, schema.NewError(schema.KindInvalidRequest, "there are more than %d release keys", maxReleaseKeys)
 		}
 		keys = append(keys, releaseKey(raw))
 	}
-	return keys, keys.check(maxReleaseKeys, KeyActive)
+	return keys, nil
 }
 
 // releaseKey names a key after its bytes, so that it needs no other name.

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"os"
 	"path/filepath"
@@ -55,9 +56,11 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-func TestSignReleaseRejects(t *testing.T) {
+// A malformed release is neither signed nor opened, also if another program signed it: the agent makes a path of
+// its version.
+func TestMalformedRelease(t *testing.T) {
 	t.Parallel()
-	private, _ := releaseKeys(t)
+	private, keys := releaseKeys(t)
 	sum := schema.SHA256Hex(nil)
 	for name, r := range map[string]trust.Release{
 		"format":          {V: 2, Version: "v1", Size: 1, SHA256: sum},
@@ -72,6 +75,12 @@ func TestSignReleaseRejects(t *testing.T) {
 	} {
 		_, err := trust.SignRelease(r, private)
 		require.Error(t, err, name)
+		body, err := json.Marshal(r)
+		require.NoError(t, err)
+		signed, err := trust.SignEnvelope(trust.ReleasePayloadType, body, private)
+		require.NoError(t, err)
+		_, err = trust.OpenRelease(signed, keys)
+		require.Contains(t, []string{trust.ReasonBody, trust.ReasonVersion}, schema.AsError(err).Reason, name)
 	}
 }
 
@@ -85,9 +94,21 @@ func TestParseReleaseKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, keys, 2)
 	require.NotEqual(t, keys[0].KeyID, keys[1].KeyID)
-	for _, bad := range []string{"x", a + "," + a, a + ",", a[4:], strings.Join([]string{a, b, a, b, a}, ",")} {
+	five := []string{a, b}
+	for _, first := range "CDE" {
+		five = append(five, string(first)+a[1:])
+	}
+	_, err = trust.ParseReleaseKeys(strings.Join(five[:4], ","))
+	require.NoError(t, err)
+	for bad, want := range map[string]string{
+		"x":                     "must be the base64 of an Ed25519 public key",
+		a + ",":                 "must be the base64 of an Ed25519 public key",
+		a[4:]:                   "must be the base64 of an Ed25519 public key",
+		a + "," + a:             "a release key is listed twice",
+		strings.Join(five, ","): "more than 4 release keys",
+	} {
 		_, err := trust.ParseReleaseKeys(bad)
-		require.Error(t, err, bad)
+		require.ErrorContains(t, err, want, bad)
 	}
 }
 

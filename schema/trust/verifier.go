@@ -21,7 +21,7 @@ const (
 	KeyStaged  KeyState = "staged"
 	KeyGrace   KeyState = "grace"
 	KeyRevoked KeyState = "revoked"
-	// KeyRoot is the state of a root key in a TaskTrust. A verifier set has none.
+	// KeyRoot is the state of a root key. No key that signs tasks has it.
 	KeyRoot KeyState = "root"
 )
 

@@ -148,6 +148,10 @@ func TestOpenVerifierSet(t *testing.T) {
 		"a repeated key": {func(d *VerifierSetDoc) {
 			d.Keys = append(d.Keys, key{"b", a.private}.entry(KeyGrace))
 		}, ReasonBody},
+		"a root key in another state": {func(d *VerifierSetDoc) { d.Roots = VerifierKeys{b.entry(KeyActive)} }, ReasonBody},
+		"three root keys": {func(d *VerifierSetDoc) {
+			d.Roots = VerifierKeys{root.entry(KeyRoot), a.entry(KeyRoot), b.entry(KeyRoot)}
+		}, ReasonBody},
 		"a short key":    {func(d *VerifierSetDoc) { d.Keys[0].Public = make([]byte, 3) }, ReasonBody},
 		"a key of no ID": {func(d *VerifierSetDoc) { d.Keys[0].KeyID = "" }, ReasonBody},
 		"too many keys": {func(d *VerifierSetDoc) {
@@ -229,6 +233,9 @@ func TestNext(t *testing.T) {
 			again := a.trusted()[0]
 			again.KeyID, again.State = "again", KeyStaged
 			d.Version, d.Keys = 3, append(d.Keys, again)
+		}), root, b), ReasonKeyRevoked},
+		"a revoked key's ID for another key": {revoked, signDoc(t, following(revoked, b, func(d *VerifierSetDoc) {
+			d.Version, d.Keys = 3, append(d.Keys, key{"a", outsider.private}.entry(KeyStaged))
 		}), root, b), ReasonKeyRevoked},
 		"a revoked key left out":            {revoked, signDoc(t, following(revoked, b, func(d *VerifierSetDoc) { d.Version = 3 }), root, b), ""},
 		"an older set with the revoked key": {revoked, first.Document, ReasonSetOld},

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,6 +49,7 @@ func TestHalfClosedClient(t *testing.T) {
 	for _, cookie := range c.Jar.Cookies(req.URL) {
 		req.AddCookie(cookie)
 	}
+	require.NoError(t, conn.SetDeadline(time.Now().Add(conditionTimeout)))
 	require.NoError(t, req.Write(conn))
 	response := bufio.NewReader(conn)
 	line, err := response.ReadString('\n')

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -164,13 +165,14 @@ func (v version) layer(entries []entry) (v1.Layer, error) {
 }
 
 // dockerManifest returns the file that docker load reads if Docker's image store does not
-// read OCI layouts. It can name one platform only, which is the first, amd64.
+// read OCI layouts. It can name one platform only: amd64, or the first one of an index without it.
 func dockerManifest(name string, index v1.ImageIndex) ([]byte, error) {
 	platforms, err := index.IndexManifest()
 	if err != nil {
 		return nil, err
 	}
-	built, err := index.Image(platforms.Manifests[0].Digest)
+	i := slices.IndexFunc(platforms.Manifests, func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	built, err := index.Image(platforms.Manifests[max(i, 0)].Digest)
 	if err != nil {
 		return nil, err
 	}

@@ -1,19 +1,23 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -54,6 +58,27 @@ func TestImages(t *testing.T) {
 		}
 		assert.Equal(t, []string{"linux/amd64", "linux/arm64"}, platforms)
 	}
+}
+
+// TestImageThatDockerLoads: docker load gets the image for amd64, in any order of the platforms.
+func TestImageThatDockerLoads(t *testing.T) {
+	t.Parallel()
+	r := newTestRelease(t)
+	slices.Reverse(r.platforms)
+	built(t, r, (*release).buildImages)
+	folder := t.TempDir()
+	output(t, "tar", "-xf", r.imageFile(images()[0]), "-C", folder)
+	read := func(name string, v any) {
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, v))
+	}
+	var manifest tarball.Manifest
+	read("manifest.json", &manifest)
+	require.Len(t, manifest, 1)
+	var config v1.ConfigFile
+	read(manifest[0].Config, &config)
+	require.Equal(t, "amd64", config.Architecture)
 }
 
 // TestDeploymentsNameImages: deploy/compose runs the images under the names, the user and

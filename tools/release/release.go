@@ -62,6 +62,9 @@ func open(ctx context.Context, o options, log io.Writer) (*release, error) {
 		}
 		r.platforms = append(r.platforms, platform{system, arch})
 	}
+	if !slices.ContainsFunc(r.platforms, func(p platform) bool { return p.os == "linux" }) {
+		return nil, fmt.Errorf("no platform of %q is linux, which images and packages need", o.platforms)
+	}
 	if o.key != "" {
 		// The build takes minutes, so a bad key must fail before it.
 		if r.key = o.key; !filepath.IsAbs(r.key) {

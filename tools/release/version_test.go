@@ -72,3 +72,17 @@ func TestPrereleaseFileNames(t *testing.T) {
 	deb := filepath.Join(r.out, "gpuaas-api_1.2.3-rc.1_amd64.deb")
 	require.Equal(t, "1.2.3~rc.1\n", output(t, need.Program(t, "dpkg-deb", "use Debian or Ubuntu"), "-f", deb, "Version"))
 }
+
+// TestPlatforms: a release is for known platforms, with one for the images and packages.
+func TestPlatforms(t *testing.T) {
+	t.Parallel()
+	for platforms, want := range map[string]string{
+		"linux/riscv64":             `platform "linux/riscv64" is not linux or darwin with amd64 or arm64`,
+		"linux":                     `platform "linux" is not linux or darwin`,
+		"darwin/arm64,darwin/amd64": "which images and packages need",
+	} {
+		folder := t.TempDir()
+		_, err := open(t.Context(), options{source: "../..", out: folder, work: folder, platforms: platforms}, t.Output())
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -2,7 +2,6 @@ package provider
 
 import (
 	"context"
-	"maps"
 
 	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
@@ -64,7 +63,7 @@ func (*nodeSource) Metadata(_ context.Context, req datasource.MetadataRequest, r
 
 // Schema implements datasource.DataSource.
 func (*nodeSource) Schema(_ context.Context, _ datasource.SchemaRequest, resp *datasource.SchemaResponse) {
-	attributes := maps.Clone(rowAttributes())
+	attributes := rowAttributes()
 	attributes["host"] = schema.StringAttribute{Required: true, Description: "Host name of the node."}
 	resp.Schema = schema.Schema{Description: "One node.", Attributes: attributes}
 }

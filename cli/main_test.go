@@ -27,6 +27,9 @@ func TestCommandWithoutItsGroup(t *testing.T) {
 	h := setup(t)
 	require.Equal(t, schema.ExitUsage, h.run("drain", "gpu-17"))
 	require.Contains(t, h.err.String(), `unknown command "drain" for "gpuaas"; did you mean node drain?`)
+	require.Equal(t, schema.ExitUsage, h.run("node", "cordon", "gpu-17"))
+	require.Contains(t, h.err.String(), `unknown command "cordon" for "gpuaas node"; did you mean drain?`)
+	require.NotContains(t, h.err.String(), "uncordon")
 	require.Equal(t, schema.ExitUsage, h.run("list"))
 	require.NotContains(t, h.err.String(), "did you mean")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -172,7 +173,7 @@ const groupMark = "group"
 // unknownCommand is the usage error of a name that a group does not have.
 func unknownCommand(c *cobra.Command, name string) error {
 	message := fmt.Sprintf("unknown command %q for %q", name, c.CommandPath())
-	near := c.SuggestionsFor(name)
+	near := slices.DeleteFunc(c.SuggestionsFor(name), func(other string) bool { return other == "un"+name }) // the opposite
 	if len(near) == 0 {
 		near = inGroups(c, name)
 	}

@@ -104,6 +104,7 @@ func TestBulkWithoutWorker(t *testing.T) {
 	form.Set("parallel", "1")
 	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
 	require.Contains(t, page, "accepted, waiting</span> <strong>1</strong>")
+	require.Contains(t, page, "<p>Waiting: gpu-0</p>")
 	require.Contains(t, page, "not sent</span> <strong>1</strong>")
 	require.Contains(t, page, "no worker responded")
 	require.NotContains(t, page, "failed</span>")

@@ -231,7 +231,11 @@ func (c Operations) submitError(ctx context.Context, in lifecycle.OperationInput
 	}
 	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) {
 		if pending := c.pending(ctx, in); pending != nil {
-			return pending.WithNext(lifecycle.OpCommand("watch", in.Action, in.Host) + " --operation " + in.OperationID)
+			first := "start a gpuaas-worker"
+			if pending.Reason == lifecycle.ReasonClaimPending {
+				first = "repair the database"
+			}
+			return pending.WithNext(first + ", then run: " + lifecycle.OpCommand("watch", in.Action, in.Host) + " --operation " + in.OperationID)
 		}
 	}
 	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))

@@ -327,4 +327,10 @@ func TestAdminCheck(t *testing.T) {
 		return r, nil
 	}
 	h.golden("admin-check", "admin", "check")
+	h.api.server.Close()
+	require.Equal(t, schema.ExitFailed, h.run("admin", "check"))
+	require.Regexp(t, `failed +admin API +the admin API at .* does not respond`, h.out.String())
+	delete(h.vars, "GPUAAS_API_URL")
+	require.Equal(t, schema.ExitFailed, h.run("admin", "check"))
+	require.Regexp(t, `skipped +admin API`, h.out.String())
 }

@@ -7,19 +7,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/diagnosis"
 )
 
 func newAdminCheck(e *env) *cobra.Command {
 	c := e.command("check", "Check the parts of an installation",
 		`Checks the database (schema, roles, clock), Vault (seal, clock, CAs and keys), Temporal
 (namespace, search attributes, workers, schedules, calls that fail), the providers, and the
-folder of archived audit events. It asks each service itself, so it also works while the
-admin API is unavailable. It changes nothing. A part that the environment does not name is
-skipped.
+folder of archived audit events, and the admin API. It asks each service itself, so it also
+works while the admin API is unavailable. It changes nothing. A part that the environment
+does not name is skipped.
 
 For one node, use "gpuaas doctor NODE".
 
 Environment:
+  GPUAAS_API_URL            the admin API (or --api-url, or the current context)
   GPUAAS_DATABASE_URL       the database (or GPUAAS_DATABASE_URL_FILE)
   VAULT_ADDR                Vault
   GPUAAS_VAULT_TOKEN_FILE   a file with a token that may read Vault's CAs, roles and keys
@@ -36,6 +38,7 @@ The exit code is 1 if there is a fault.`,
 			if err != nil {
 				return err
 			}
+			e.checkAPI(ctx, &r)
 			if err := e.print(r, func(w io.Writer) { writeReport(w, r) }); err != nil {
 				return err
 			}
@@ -45,4 +48,18 @@ The exit code is 1 if there is a fault.`,
 			return nil
 		})
 	return c
+}
+
+// checkAPI adds whether the admin API is ready.
+func (e *env) checkAPI(ctx context.Context, r *diagnosis.Report) {
+	c := diagnosis.Check{Name: "admin API", Asked: "whether it is ready"}
+	failure, configured := e.apiReady(ctx)
+	switch {
+	case !configured:
+		r.Add(c.Skipped())
+	case failure != nil:
+		r.Add(c.Failed(failure.Message, diagnosis.ControlPlane, failure.Next))
+	default:
+		r.Add(c.OK("ready"))
+	}
 }

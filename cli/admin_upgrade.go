@@ -95,7 +95,7 @@ type replayRow struct {
 }
 
 func printReplay(e *console, r temporal.ReplayReport) error {
-	e.message("version %s replays %s and %s", r.Build, text.Count(r.Open, "open operation"), text.Count(r.Closed, "ended operation"))
+	e.message("version %s replays %s and %s", r.Build, text.Count(r.Open, "open run"), text.Count(r.Closed, "ended run"))
 	var rows []replayRow
 	for _, run := range r.Differing {
 		rows = append(rows, replayRow{run, "differs"})

@@ -27,7 +27,7 @@ func TestAdminReplay(t *testing.T) {
 		out    []string
 	}{
 		"none differs": {args: []string{"--all-open"}, report: temporal.ReplayReport{Open: 7, Closed: 1}, code: schema.ExitDone,
-			want: temporal.ReplayOptions{AllOpen: true, Closed: 10}, out: []string{"version v2 replays 7 open operations and 1 ended operation"}},
+			want: temporal.ReplayOptions{AllOpen: true, Closed: 10}, out: []string{"version v2 replays 7 open runs and 1 ended run"}},
 		"one differs": {args: []string{"--closed", "3"}, report: temporal.ReplayReport{Differing: []temporal.ReplayedRun{differs}}, code: schema.ExitFailed,
 			want: temporal.ReplayOptions{Closed: 3},
 			out:  []string{"differs", "Drain", "node:gpu-17:n1", "r1", "[TMPRL1100] unknown? timer", "1 operation cannot continue with version v2"}},

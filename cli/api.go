@@ -43,7 +43,11 @@ const (
 func (e *env) api() *adminclient.Client {
 	if e.admin == nil {
 		d := e.newDoer()
-		e.admin = &adminclient.Client{Server: d.base + "/", Client: d}
+		base := d.base
+		if d.err != nil { // a URL that cannot be parsed would hide the error
+			base = defaultAPIURL
+		}
+		e.admin = &adminclient.Client{Server: base + "/", Client: d}
 	}
 	return e.admin
 }
@@ -51,7 +55,7 @@ func (e *env) api() *adminclient.Client {
 func (e *env) newDoer() doer {
 	server, err := e.server()
 	d := doer{base: cmp.Or(strings.TrimRight(server.APIURL, "/"), defaultAPIURL), token: server.Token,
-		correlationID: e.correlationID, transport: e.transport, err: err}
+		tokenFrom: e.tokenVariable(), correlationID: e.correlationID, transport: e.transport, err: err}
 	if err == nil {
 		d.err = checkURL(server.APIURL)
 	}
@@ -104,7 +108,9 @@ func trusting(path string) (http.RoundTripper, error) {
 // doer sends the requests of the generated client.
 type doer struct {
 	base, token, correlationID string
-	transport                  http.RoundTripper
+	// tokenFrom is the variable that hides a stored token, "" if there is none.
+	tokenFrom string
+	transport http.RoundTripper
 	// err is why no request can be sent: the configuration is invalid.
 	err error
 }
@@ -168,18 +174,30 @@ func isLoopback(host string) bool {
 // refusal returns the error that a response contains, or one with its status.
 func (d doer) refusal(res *http.Response) error {
 	var body schema.ErrorBody
-	failure := schema.NewError(schema.KindInternal, "the admin API at %s answered %s", d.base, res.Status)
+	failure := schema.NewError(schema.KindInternal, "the admin API at %s answered %s", d.base, res.Status).WithNext(wrongAddressNext)
 	if res.StatusCode > http.StatusInternalServerError { // a proxy without its server
-		failure.Kind = schema.KindServiceUnavailable
+		failure.Kind, failure.Next = schema.KindServiceUnavailable, unreachableNext(d.base)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxResponse)).Decode(&body); err == nil && body.Error.Code != "" {
 		failure = body.AsError()
 		failure.Message, failure.Next = inFlags().Replace(failure.Message), inFlags().Replace(failure.Next)
 	}
 	if failure.Kind == schema.KindUnauthenticated {
-		failure.Next = "run gpuaas login, or set GPUAAS_API_TOKEN or GPUAAS_API_TOKEN_FILE; on the development stack: eval \"$(gpuaas dev env)\""
+		failure.Next = d.tokenNext()
 	}
 	return failure
+}
+
+// wrongAddressNext is the next step after a response that is not one of the admin API.
+const wrongAddressNext = "check that --api-url, GPUAAS_API_URL or the context has the address of the admin API"
+
+// tokenNext is the next step when the token is not accepted.
+func (d doer) tokenNext() string {
+	next := "run gpuaas login, or set GPUAAS_API_TOKEN or GPUAAS_API_TOKEN_FILE"
+	if d.tokenFrom != "" {
+		next = "correct " + d.tokenFrom + ", or unset it and run gpuaas login"
+	}
+	return next + "; on the development stack: eval \"$(gpuaas dev env)\""
 }
 
 // decode reads the response of a call of the generated client.
@@ -285,6 +303,17 @@ func (s *settings) token() (string, error) {
 		return "", usagef("gpuaas", "reading GPUAAS_API_TOKEN_FILE: %s", err)
 	}
 	return strings.TrimSpace(string(text)), nil
+}
+
+// tokenVariable returns the name of the environment variable whose token is used instead of a stored one, ""
+// if there is none. The token of a context that --context names is used in any case.
+func (s *settings) tokenVariable() string {
+	for _, name := range []string{"GPUAAS_API_TOKEN", "GPUAAS_API_TOKEN_FILE"} {
+		if s.flags.context == "" && s.getenv(name) != "" {
+			return name
+		}
+	}
+	return ""
 }
 
 // server returns the admin API to use: its URL, CA and token. Flags take

@@ -224,6 +224,36 @@ func TestPlainHTTP(t *testing.T) {
 	require.Len(t, sent, 6)
 }
 
+// A rejected token of the environment, which hides a stored one, is named, so that the next step works.
+func TestTokenOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	h := withConfig(t)
+	h.vars["GPUAAS_API_TOKEN"], h.vars["GPUAAS_API_URL"] = "expired", "http://127.0.0.1:1"
+	h.env.stdin = strings.NewReader(apiToken + "\n")
+	require.Zero(t, h.run("login", "--api-url", h.api.server.URL), h.err.String())
+	require.Contains(t, h.err.String(), "warning: GPUAAS_API_TOKEN is set, and commands use its token: unset GPUAAS_API_TOKEN\n")
+	require.Contains(t, h.err.String(), "warning: GPUAAS_API_URL is set to http://127.0.0.1:1, and the token is stored for "+h.api.server.URL)
+	delete(h.vars, "GPUAAS_API_URL")
+	require.Equal(t, schema.ExitFailed, h.run("node", "list"))
+	require.Contains(t, h.err.String(), "next:  correct GPUAAS_API_TOKEN, or unset it and run gpuaas login")
+	delete(h.vars, "GPUAAS_API_TOKEN")
+	require.Zero(t, h.run("node", "list"), h.err.String())
+	require.NotContains(t, h.err.String(), "warning")
+}
+
+// An address that is not the one of the admin API is an error that names what to correct.
+func TestWrongAddress(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	other := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	require.Equal(t, schema.ExitFailed, h.run("node", "list", "--api-url", other.URL))
+	require.Contains(t, h.err.String(), "answered 404 Not Found")
+	require.Contains(t, h.err.String(), "next:  "+wrongAddressNext)
+	require.Equal(t, schema.ExitUsage, h.run("node", "list", "--api-url", "127.0.0.1:8081"))
+	require.Contains(t, h.err.String(), "set https://HOST:PORT")
+}
+
 // TestRedirect: a redirect is not followed, because it may lead to an unencrypted address.
 func TestRedirect(t *testing.T) {
 	t.Parallel()

@@ -272,9 +272,18 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 
 // apiFaults returns the fault of the admin API, if one is configured and not ready.
 func (c directControl) apiFaults(ctx context.Context) []wire.ControlPlaneFault {
-	d := c.env.newDoer()
-	if d.base == defaultAPIURL && c.env.flags.apiURL == "" && c.env.getenv("GPUAAS_API_URL") == "" {
+	failure, _ := c.env.apiReady(ctx)
+	if failure == nil {
 		return nil
+	}
+	return []wire.ControlPlaneFault{{Component: "api", Reason: cmp.Or(failure.Reason, string(failure.Kind)), Message: failure.Message, Next: failure.Next}}
+}
+
+// apiReady asks the admin API whether it is ready. The failure is nil if it is, or if none is configured.
+func (e *env) apiReady(ctx context.Context) (failure *schema.Error, configured bool) {
+	d := e.newDoer()
+	if d.base == defaultAPIURL && e.flags.apiURL == "" && e.getenv("GPUAAS_API_URL") == "" {
+		return nil, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiProbeLimit)
 	defer cancel()
@@ -285,11 +294,8 @@ func (c directControl) apiFaults(ctx context.Context) []wire.ControlPlaneFault {
 			res.Body.Close()
 		}
 	}
-	failure, ok := errors.AsType[*schema.Error](err)
-	if !ok { // it responds, or the configuration is invalid
-		return nil
-	}
-	return []wire.ControlPlaneFault{{Component: "api", Reason: cmp.Or(failure.Reason, string(failure.Kind)), Message: failure.Message, Next: failure.Next}}
+	failure, _ = errors.AsType[*schema.Error](err) // otherwise it responds, or the configuration is invalid
+	return failure, true
 }
 
 func (directControl) changes(context.Context, string) <-chan struct{} { return nil }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/client/adminclient"
@@ -152,7 +153,16 @@ func checkCause(ctx context.Context, e *env, n wire.NodeView) (diagnosis.Check, 
 	case err != nil:
 		return c.OK("not read: " + clean(err.Error())), nil
 	}
-	return c.OK(fmt.Sprintf("%s (confidence %.2f); owner: %s; next: %s", clean(top.Summary), top.Confidence, top.Owner, clean(top.Next))), &r
+	return c.OK(causeAnswer(*top)), &r
+}
+
+// causeAnswer describes a probable cause. Its next step is left out if it is this command, whose other checks have one.
+func causeAnswer(of cause.Candidate) string {
+	answer := fmt.Sprintf("%s (confidence %.2f); owner: %s", clean(of.Summary), of.Confidence, of.Owner)
+	if strings.HasPrefix(of.Next, "gpuaas doctor ") {
+		return answer
+	}
+	return answer + "; next: " + clean(of.Next)
 }
 
 // controlPlaneEvidence are the commands that collect what this command cannot read: the logs of the
@@ -162,13 +172,13 @@ func controlPlaneEvidence(n wire.NodeView) string {
 	return `# Logs of the control plane of the last 30 minutes. systemd:
 journalctl -u gpuaas-api --since -30min --no-pager
 journalctl -u gpuaas-worker --since -30min --no-pager
-# Kubernetes (namespace of your installation; with k3s: /usr/local/bin/k3s kubectl):
-kubectl -n gpuaas-core logs deploy/gpuaas-api --since=30m
-kubectl -n gpuaas-core logs deploy/gpuaas-worker --since=30m
-kubectl -n gpuaas-core logs deploy/gpuaas-terminal-gateway --since=30m
+# Kubernetes, with the names of the Helm chart (with k3s: /usr/local/bin/k3s kubectl):
+kubectl -n gpuaas logs deploy/gpuaas-node-api --since=30m
+kubectl -n gpuaas logs deploy/gpuaas-admin-api --since=30m
+kubectl -n gpuaas logs deploy/gpuaas-worker --since=30m
+# A proxy in front of the node API: its log, and the CA that it uses for client certificates, if it ends TLS.
 kubectl -n kube-system logs deploy/traefik --since=30m
-# The CA that the proxy in front of the node API uses for client certificates: names only, not the key.
-kubectl -n gpuaas-core get secret gpuaas-node-mtls-ca -o jsonpath='{.data.ca\.crt}' | base64 -d | openssl x509 -noout -subject -issuer -dates -fingerprint -sha256
+openssl x509 -in CLIENT-CA.pem -noout -subject -issuer -dates -fingerprint -sha256
 # The installation:
 gpuaas admin check
 # On the node ` + n.Host + `, as root: probes with and without the certificate, and the agent's evidence:

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuaas/gpuaas/internal/temporal"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
+	"github.com/gpuaas/gpuaas/schema/cause"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
 	"github.com/gpuaas/gpuaas/schema/evidence"
 	"github.com/gpuaas/gpuaas/schema/health"
@@ -298,6 +299,15 @@ func TestDoctorChecks(t *testing.T) {
 	require.Equal(t, "gpuaas op show gpu-17", checkState(n, list).Next)
 }
 
+// The probable cause names a next step, unless it is this command.
+func TestCauseOfDoctor(t *testing.T) {
+	t.Parallel()
+	locked := cause.Candidate{Summary: "the identity of the node is locked", Confidence: 0.98, Owner: diagnosis.Operator, Next: "gpuaas doctor gpu-17"}
+	require.Equal(t, "the identity of the node is locked (confidence 0.98); owner: operator", causeAnswer(locked))
+	locked.Next = "gpuaas op show gpu-17"
+	require.Equal(t, "the identity of the node is locked (confidence 0.98); owner: operator; next: gpuaas op show gpu-17", causeAnswer(locked))
+}
+
 // TestNodeReport adds the checks of the node's own doctor, whose text is untrusted.
 func TestNodeReport(t *testing.T) {
 	t.Parallel()
@@ -327,4 +337,10 @@ func TestAdminCheck(t *testing.T) {
 		return r, nil
 	}
 	h.golden("admin-check", "admin", "check")
+	h.api.server.Close()
+	require.Equal(t, schema.ExitFailed, h.run("admin", "check"))
+	require.Regexp(t, `failed +admin API +the admin API at .* does not respond`, h.out.String())
+	delete(h.vars, "GPUAAS_API_URL")
+	require.Equal(t, schema.ExitFailed, h.run("admin", "check"))
+	require.Regexp(t, `skipped +admin API`, h.out.String())
 }

@@ -35,7 +35,11 @@ be sent unencrypted is rejected without --insecure-http.`,
 			var name, address string
 			err = e.editConfig(func(c *config) error {
 				name = cmp.Or(e.flags.context, c.CurrentContext, "default")
-				if _, found := c.Contexts[name]; !found || e.flags.apiURL != "" {
+				_, found := c.Contexts[name]
+				if !found && e.flags.apiURL == "" {
+					return usagef("gpuaas login", "missing --api-url: the address of the new context %q", name)
+				}
+				if e.flags.apiURL != "" {
 					if err := c.set(name, e.flags.apiURL, ""); err != nil {
 						return err
 					}
@@ -48,11 +52,22 @@ be sent unencrypted is rejected without --insecure-http.`,
 			if err == nil {
 				e.message("stored the token of context %s in %s (mode 0600)", name, e.configPath())
 				e.warnPlain(address)
+				e.warnHidden(address)
 			}
 			return err
 		})
 	c.Flags().StringVar(&file, "token-file", "", "file that contains the token (default: stdin)")
 	return c
+}
+
+// warnHidden names the environment variables because of which commands do not use the stored token.
+func (e *env) warnHidden(address string) {
+	if name := e.tokenVariable(); name != "" {
+		e.message("warning: %[1]s is set, and commands use its token: unset %[1]s", name)
+	}
+	if url := e.getenv("GPUAAS_API_URL"); e.flags.context == "" && url != "" && url != address {
+		e.message("warning: GPUAAS_API_URL is set to %s, and the token is stored for %s: unset GPUAAS_API_URL", url, address)
+	}
 }
 
 // readToken reads the token from a file or stdin. A terminal does not echo it.

@@ -21,6 +21,19 @@ func closedPort(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// A command that is in a group is suggested, unless many groups have it.
+func TestCommandWithoutItsGroup(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	require.Equal(t, schema.ExitUsage, h.run("drain", "gpu-17"))
+	require.Contains(t, h.err.String(), `unknown command "drain" for "gpuaas"; did you mean node drain?`)
+	require.Equal(t, schema.ExitUsage, h.run("node", "cordon", "gpu-17"))
+	require.Contains(t, h.err.String(), `unknown command "cordon" for "gpuaas node"; did you mean drain?`)
+	require.NotContains(t, h.err.String(), "uncordon")
+	require.Equal(t, schema.ExitUsage, h.run("list"))
+	require.NotContains(t, h.err.String(), "did you mean")
+}
+
 // TestMainReal runs the real command against ports without a listener.
 func TestMainReal(t *testing.T) {
 	t.Parallel()

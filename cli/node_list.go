@@ -36,7 +36,7 @@ each node. Removed nodes are shown only with --removed or --state removed.
 					return err
 				}
 				e.clearScreen(watch)
-				return e.printNodes(nodes)
+				return e.printNodes(nodes, emptyNodes(q))
 			})
 		})
 	c.Aliases = []string{"ls"}
@@ -70,11 +70,20 @@ func (n *nodeRow) UnmarshalJSON(text []byte) error {
 // MarshalJSON implements json.Marshaler.
 func (n nodeRow) MarshalJSON() ([]byte, error) { return n.sent, nil }
 
-func (e *console) printNodes(nodes []nodeRow) error {
+// emptyNodes is the message of a list without a node.
+func emptyNodes(q adminclient.ListNodesParams) string {
+	q.Removed = nil
+	if q != (adminclient.ListNodesParams{}) {
+		return "no node matches the flags; all nodes: gpuaas node list"
+	}
+	return "there are no nodes; add one with: gpuaas node register HOST --sku SKU --region R"
+}
+
+func (e *console) printNodes(nodes []nodeRow, empty string) error {
 	now := e.clock.now()
 	return printList(e, listing[nodeRow]{
 		object: nodePage[nodeRow]{Nodes: nodes}, rows: nodes,
-		empty:  "no node matches; add one with: gpuaas node register HOST --sku SKU --region R",
+		empty:  empty,
 		header: []string{"HOST", "STATE", "SINCE", "SKU", "GPUS", "REGION", "HEARTBEAT", "OPERATION", "ID", "AGENT", "LABELS"}, wide: 2,
 		cells: func(n nodeRow) []string {
 			heartbeat, operation := "-", "-"

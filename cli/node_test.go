@@ -119,6 +119,7 @@ func TestNodeRead(t *testing.T) {
 		h.api.nodes = nil
 		h.golden("node-list-none", "node", "list")
 		h.golden("node-list-none-json", "node", "list", "-o", "json")
+		h.golden("node-list-none-matches", "node", "list", "--region", "fra9")
 	})
 	t.Run("what a node wrote cannot steer the terminal", func(t *testing.T) {
 		t.Parallel()

@@ -422,6 +422,9 @@ func TestStuck(t *testing.T) {
 		}
 		require.Equal(t, schema.ExitUnreachable, h.run("node", "drain", "gpu-17", "--dry-run"))
 		require.NotContains(t, h.err.String(), "--direct", "a plan needs the admin API")
+		h.api.refuse.Next = "repeat the request; gpuaas stuck shows the cause"
+		require.Equal(t, schema.ExitUnreachable, h.run("stuck"))
+		require.Contains(t, h.err.String(), "next:  gpuaas admin check names the service; without the admin API and its database: gpuaas stuck --direct\n")
 	})
 	t.Run("no match", func(t *testing.T) {
 		t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -172,10 +173,33 @@ const groupMark = "group"
 // unknownCommand is the usage error of a name that a group does not have.
 func unknownCommand(c *cobra.Command, name string) error {
 	message := fmt.Sprintf("unknown command %q for %q", name, c.CommandPath())
-	if near := c.SuggestionsFor(name); len(near) > 0 {
+	near := slices.DeleteFunc(c.SuggestionsFor(name), func(other string) bool { return other == "un"+name }) // the opposite
+	if len(near) == 0 {
+		near = inGroups(c, name)
+	}
+	if len(near) > 0 {
 		message += "; did you mean " + strings.Join(near, " or ") + "?"
 	}
 	return usagef(c.CommandPath(), "%s", message)
+}
+
+// maxSuggestions is the largest number of groups with a command of the name that are suggested.
+const maxSuggestions = 3
+
+// inGroups returns the commands of the name in the groups of a command, for example "node drain". It returns
+// none if there are many.
+func inGroups(c *cobra.Command, name string) (found []string) {
+	for _, group := range c.Commands() {
+		for _, sub := range group.Commands() {
+			if sub.Name() == name && sub.IsAvailableCommand() {
+				found = append(found, group.Name()+" "+name)
+			}
+		}
+	}
+	if len(found) > maxSuggestions {
+		return nil
+	}
+	return found
 }
 
 // exactArgs accepts exactly the named arguments.

@@ -76,7 +76,7 @@ The exit code is 0. With --exit-code it is 5 if there is an operation, a node or
 			err = e.refresh(ctx, ctl, watch, func() error {
 				now, err := ctl.stuck(ctx, q)
 				if err != nil {
-					return suggestDirect(err, e.flags.direct, "gpuaas stuck --direct")
+					return stuckFailed(err, e.flags.direct)
 				}
 				list = now
 				e.clearScreen(watch)
@@ -104,6 +104,16 @@ func suggestRepeat(err error, direct bool) error {
 		return err
 	}
 	return suggestDirect(err, direct, "repeat the command with --direct")
+}
+
+// stuckFailed adds to the error of the command what works instead. The API's general next step for a service that
+// does not respond, which has no reason, is this command.
+func stuckFailed(err error, direct bool) error {
+	if e := schema.AsError(err); !direct && e.Kind == schema.KindServiceUnavailable && e.Reason == "" {
+		copied := *e
+		err = copied.WithNext("gpuaas admin check names the service")
+	}
+	return suggestDirect(err, direct, "gpuaas stuck --direct")
 }
 
 // suggestDirect adds to the error of an unavailable service what works without it, unless

@@ -155,6 +155,7 @@ continues in spite of them.`,
 			flags: func(_ *env, c *cobra.Command, o *lifecycleOptions) {
 				addDeadline(c, o, "")
 				c.Flags().BoolVar(&o.options.CordonOnly, "cordon-only", false, "stop after the cordon")
+				c.SuggestFor = []string{"cordon"}
 			},
 		},
 		lifecycle.ActionUpgradeAgent: upgradeVerb(),

@@ -69,7 +69,18 @@ func (r *checkRun) add(name, asked, answer string, err error) bool {
 		return r.report.Add(c.OK(answer))
 	}
 	e := schema.AsError(err)
-	return r.report.Add(c.Failed(e.Message, diagnosis.ControlPlane, cmp.Or(e.Next, "gpuaas stuck")))
+	return r.report.Add(c.Failed(e.Message, diagnosis.ControlPlane, cmp.Or(e.Next, unreachableNext(name))))
+}
+
+// unreachableNext is the next step of a check whose error has none.
+func unreachableNext(name string) string {
+	switch name {
+	case "database":
+		return "start Postgres, or correct GPUAAS_DATABASE_URL; until then: gpuaas stuck --direct"
+	case "vault":
+		return "start Vault, or correct VAULT_ADDR"
+	}
+	return "gpuaas stuck"
 }
 
 // skip adds checks that an earlier fault, or the environment, makes pointless.

@@ -74,6 +74,7 @@ func TestCheck(t *testing.T) {
 	for _, name := range []string{"database", "temporal", "archive"} {
 		require.Equal(t, diagnosis.Failed, got[name].Result, name)
 		require.NotContains(t, got[name].Answer, "a-password")
+		require.NotEqual(t, "gpuaas stuck", got[name].Next, "it needs what does not respond")
 	}
 	require.Equal(t, diagnosis.Skipped, got["schema"].Result)
 }

@@ -78,7 +78,12 @@ func (r *drillRun) run(ctx context.Context, scratch *postgres.Scratch) error {
 	for _, name := range left {
 		r.say("dropped %s, which a drill left that was killed", name)
 	}
-	file, source, remove, err := r.dump(ctx)
+	db, err := openForDrill(ctx, r.config.DatabaseURL.Reveal())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	file, rows, remove, err := r.dump(ctx, db.Drill())
 	if err != nil {
 		return err
 	}
@@ -100,7 +105,10 @@ func (r *drillRun) run(ctx context.Context, scratch *postgres.Scratch) error {
 		r.skip()
 		return nil
 	}
-	err = r.check(ctx, url, source)
+	err = r.check(ctx, url, rows)
+	if source, ok := errors.AsType[*sourceError](err); ok {
+		return source.error
+	}
 	if lacks := postgres.Lacks(err); lacks != "" {
 		r.lacks(lacks)
 		return nil
@@ -122,37 +130,34 @@ func openForDrill(ctx context.Context, url string) (*store.Store, error) {
 	return store.Open(ctx, store.Config{URL: url, Name: "gpuaas-drill", MaxConns: 2, CallTimeout: drillCall, StatementTimeout: drillCall})
 }
 
-// dump returns the dump that the drill was given, or makes one, which remove removes. source are the rows of
-// the database: those of now, or of the snapshot of the dump that it makes.
-func (r *drillRun) dump(ctx context.Context) (file string, source store.DrillCounts, remove func(), err error) {
+// sourceRows returns the rows of the database that the dump must have. newest is the newest audit event of the dump.
+type sourceRows func(ctx context.Context, newest *time.Time) (store.DrillCounts, error)
+
+// sourceError is an error of the database that the dump is of, and not of the scratch database.
+type sourceError struct{ error }
+
+// dump returns the dump that the drill was given, or makes one, which remove removes.
+func (r *drillRun) dump(ctx context.Context, db *store.Drill) (file string, rows sourceRows, remove func(), err error) {
 	if r.File != "" {
 		if _, err := os.Stat(r.File); err != nil {
-			return "", source, nil, schema.Wrap(schema.KindNotFound, err, "reading the dump").WithNext("name a file that gpuaas admin backup wrote")
+			return "", nil, nil, schema.Wrap(schema.KindNotFound, err, "reading the dump").WithNext("name a file that gpuaas admin backup wrote")
 		}
-	}
-	db, err := openForDrill(ctx, r.config.DatabaseURL.Reveal())
-	if err != nil {
-		return "", source, nil, err
-	}
-	defer db.Close()
-	if r.File != "" {
-		source, err = db.Drill().Counts(ctx)
-		return r.File, source, func() {}, err
+		return r.File, db.Counts, func() {}, nil
 	}
 	folder, err := os.MkdirTemp("", "gpuaas-drill-")
 	if err != nil {
-		return "", source, nil, err
+		return "", nil, nil, err
 	}
 	remove = func() { _ = os.RemoveAll(folder) } // the system removes what is left
 	file = filepath.Join(folder, "gpuaas.dump")
-	source, err = db.Drill().Snapshot(ctx, func(snapshot string) error {
+	snapshot, err := db.Snapshot(ctx, func(snapshot string) error {
 		r.say("dumping the database into %s", file)
 		return postgres.Dump(ctx, r.config.DatabaseURL.Reveal(), file, snapshot)
 	})
 	if err != nil {
 		remove()
 	}
-	return file, source, remove, err
+	return file, func(context.Context, *time.Time) (store.DrillCounts, error) { return snapshot, nil }, remove, err
 }
 
 func (r *drillRun) say(format string, args ...any) {

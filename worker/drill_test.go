@@ -156,7 +156,7 @@ func (b *drillBench) scratches() []string {
 func TestDrill(t *testing.T) {
 	t.Parallel()
 	b := newDrillBench(t)
-	before, err := b.store.Drill().Counts(t.Context())
+	before, err := b.store.Drill().Counts(t.Context(), nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, before.Nodes)
 	file := b.dumped()
@@ -170,7 +170,7 @@ func TestDrill(t *testing.T) {
 			require.Equal(t, diagnosis.OK, results[name], name)
 		}
 	}
-	after, err := b.store.Drill().Counts(t.Context())
+	after, err := b.store.Drill().Counts(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 	_, err = b.backup(file)
@@ -203,6 +203,24 @@ func TestDrillFindsFaults(t *testing.T) {
 			require.NotEmpty(t, faults[0].Next)
 		})
 	}
+}
+
+// TestDrillOfOlderDump: a table of the dump may be empty if all its rows are newer than the dump. It is a fault
+// if the database has older ones.
+func TestDrillOfOlderDump(t *testing.T) {
+	t.Parallel()
+	b := newDrillBench(t)
+	file := b.dumped()
+	b.exec(oldOperation)
+	results, faults := b.drill(file)
+	require.Empty(t, faults)
+	require.Equal(t, diagnosis.OK, results["rows"])
+
+	b.exec("UPDATE operations SET started_at = started_at - interval '1 day'")
+	_, faults = b.drill(file)
+	require.Len(t, faults, 1)
+	require.Equal(t, "rows", faults[0].Name)
+	require.Contains(t, faults[0].Answer, "no operations: nodes 2 of 2, operations 0 of 1,")
 }
 
 // TestDrillOfIncompleteDump: a dump that was cut off cannot be restored, and no scratch database is left.

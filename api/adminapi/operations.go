@@ -247,8 +247,7 @@ func nextIn(node wire.NodeView, err error) error {
 // unanswered adds to an error after which the operation may run that it may, and how
 // to find out. Some reasons of Lifecycle.Submit say so themselves.
 func unanswered(err error, accepted string, in lifecycle.OperationInput, key string) error {
-	if err == nil || !schema.KindOf(err).Info().Retry ||
-		slices.Contains([]string{lifecycle.ReasonNoWorker, "database_unavailable", "response_lost"}, schema.AsError(err).Reason) {
+	if err == nil || !schema.KindOf(err).Info().Retry || lifecycle.StartAccepted(schema.AsError(err).Reason) {
 		return err
 	}
 	e := *schema.AsError(err)

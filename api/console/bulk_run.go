@@ -62,7 +62,8 @@ type bulkOutcome string
 const (
 	bulkNotSent  bulkOutcome = "not sent"
 	bulkAccepted bulkOutcome = "accepted"
-	bulkOutdated bulkOutcome = "outdated" // the operation continued, ended or parked again before
+	bulkWaiting  bulkOutcome = "accepted, waiting" // Temporal has the operation, which a worker or the database delays
+	bulkOutdated bulkOutcome = "outdated"          // the operation continued, ended or parked again before
 	bulkFailed   bulkOutcome = "failed"
 )
 
@@ -180,22 +181,32 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 	if err == nil {
 		_, err = b.console.call(ctx, apiCall{by: subject, method: "POST", target: path, body: raw, key: run.id + ":" + cmp.Or(row.operationID, row.nodeID)})
 	}
-	row.outcome = bulkAccepted
-	if err != nil {
-		e := schema.AsError(err)
-		row.outcome, row.err = bulkFailed, e
-		switch {
-		case e.Kind == schema.KindDecisionOutdated:
-			row.outcome = bulkOutdated
-		case e.Reason == lifecycle.ReasonCancelStored || e.Reason == lifecycle.ReasonDecisionAccepted: // applied later
-			row.outcome = bulkAccepted
-		case e.Kind == schema.KindServiceUnavailable:
-			run.stop(row.unavailable(e))
-		}
+	row.answered(run.verb, err)
+	if row.outcome != bulkAccepted && schema.KindOf(err) == schema.KindServiceUnavailable {
+		run.stop(row.unavailable(err))
 	}
 	run.mu.Lock()
 	run.rows[i] = row
 	run.mu.Unlock()
+}
+
+// answered sets the outcome of the request.
+func (r *bulkRow) answered(verb bulkVerb, err error) {
+	if err == nil {
+		r.outcome = bulkAccepted
+		return
+	}
+	r.err = schema.AsError(err)
+	switch reason := r.err.Reason; {
+	case r.err.Kind == schema.KindDecisionOutdated:
+		r.outcome = bulkOutdated
+	case reason == lifecycle.ReasonCancelStored || reason == lifecycle.ReasonDecisionAccepted: // applied later
+		r.outcome = bulkAccepted
+	case verb.Decision == "" && lifecycle.StartAccepted(reason):
+		r.outcome = bulkWaiting
+	default:
+		r.outcome = bulkFailed
+	}
 }
 
 // next reports whether a further request may be sent.

@@ -91,6 +91,31 @@ func TestBulkOutcomes(t *testing.T) {
 	require.NotContains(t, page, "Stopped")
 }
 
+// An operation that Temporal accepted while no worker responded is not a failure: it starts later. The run sends
+// no further request. A decision that no worker took is not stored, so it failed.
+func TestBulkWithoutWorker(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	noWorker := schema.NewError(schema.KindServiceUnavailable, "no worker responded").WithReason(lifecycle.ReasonNoWorker)
+	s.backend.answer("POST /nodes/"+idOf(0)+"/drain", noWorker)
+	s.backend.answer("POST /nodes/"+idOf(1)+"/drain", noWorker)
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
+	form.Set("parallel", "1")
+	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	require.Contains(t, page, "accepted, waiting</span> <strong>1</strong>")
+	require.Contains(t, page, "<p>Waiting: gpu-0</p>")
+	require.Contains(t, page, "not sent</span> <strong>1</strong>")
+	require.Contains(t, page, "no worker responded")
+	require.NotContains(t, page, "failed</span>")
+
+	p := parked().OperationSummary
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
+	s.backend.answer("POST /operations/"+operationID+"/extend", noWorker)
+	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
+	require.Contains(t, page, "failed</span> <strong>1</strong>")
+}
+
 // The keys of a run name it, so that a second run of the same plan is no repeat of the first.
 func TestBulkRunsHaveTheirOwnKeys(t *testing.T) {
 	t.Parallel()

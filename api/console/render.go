@@ -221,7 +221,8 @@ func tone(state any) string {
 		return "good"
 	case "failed", "lost", "unhealthy", "refused", "rejected", "abandoned":
 		return "bad"
-	case "parked", "forced", "force", "skip", "skipped", "offline", "quarantined", "unknown", "work", "final":
+	case "parked", "forced", "force", "skip", "skipped", "offline", "quarantined", "unknown", "work", "final",
+		string(bulkWaiting):
 		return "warn"
 	case "running", "draining", "dispatched", "enrolling", "bootstrap_issued", "provisioning":
 		return "busy"

@@ -58,6 +58,11 @@ func dirFlag(dir string) string {
 	return fmt.Sprintf(" --dir '%s'", strings.ReplaceAll(dir, "'", `'\''`))
 }
 
+// upCommand returns the command that starts the stack of a folder, with flags.
+func upCommand(dir string, flags ...string) string {
+	return strings.Join(append([]string{"gpuaas dev up"}, flags...), " ") + dirFlag(dir)
+}
+
 // exactArgs requires exactly the named arguments.
 func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {

@@ -45,7 +45,7 @@ func newStack(dir string, messages io.Writer) (*stack, error) {
 		executable = real
 	}
 	return &stack{
-		layout: l, messages: messages, getenv: os.Getenv, upCommand: "gpuaas dev up" + dirFlag(dir),
+		layout: l, messages: messages, getenv: os.Getenv, upCommand: upCommand(dir),
 		programs: programs{
 			executable: executable, sourceTree: findSourceTree(filepath.Dir(executable)), messages: messages,
 			look: func(program string) string {
@@ -68,7 +68,7 @@ func openStack(dir string, messages io.Writer) (*stack, error) {
 	var found bool
 	if s.record, found, err = s.layout.load(); err == nil && !found {
 		err = schema.NewError(schema.KindNotFound, "there is no stack in %s", s.layout.dir).
-			WithReason("no_stack").WithNext("gpuaas dev up" + dirFlag(dir))
+			WithReason("no_stack").WithNext(s.upCommand)
 	}
 	return s, err
 }

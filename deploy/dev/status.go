@@ -51,7 +51,7 @@ part is not healthy.`,
 			if err := o.print(r, r.table); err != nil || !slices.ContainsFunc(r.Parts, func(p partStatus) bool { return !p.Healthy }) {
 				return err
 			}
-			fmt.Fprintf(o.stderr, "a part is not healthy; gpuaas dev up%s starts what is missing\n", dirFlag(o.dir))
+			fmt.Fprintf(o.stderr, "a part is not healthy; %s starts what is missing\n", s.upCommand)
 			return &EndedError{Program: c.CommandPath(), Code: schema.ExitUnreachable}
 		},
 	}

@@ -69,19 +69,19 @@ func runUp(c *cobra.Command, o upOptions) error {
 	if o.detach {
 		return nil
 	}
-	return s.runForeground(ctx)
+	return s.runForeground(ctx, upCommand(o.dir, "--detach"))
 }
 
 // command is the command line with these options, without the ports.
 func (o upOptions) command() string {
-	c := "gpuaas dev up"
+	var flags []string
 	if o.detach {
-		c += " --detach"
+		flags = append(flags, "--detach")
 	}
 	if o.temporalOnPostgres {
-		c += " --temporal-on-postgres"
+		flags = append(flags, "--temporal-on-postgres")
 	}
-	return c + dirFlag(o.dir)
+	return upCommand(o.dir, flags...)
 }
 
 // start starts all missing parts while holding the folder's lock.
@@ -136,8 +136,8 @@ func (s *stack) printLinks(dir string) {
 const watchInterval = time.Second
 
 // runForeground waits until ctx ends, then stops the stack. It also returns when
-// another command stops the stack.
-func (s *stack) runForeground(ctx context.Context) error {
+// another command stops the stack. restart is the command that starts parts that exited.
+func (s *stack) runForeground(ctx context.Context, restart string) error {
 	fmt.Fprintln(s.messages, "press Ctrl-C to stop the stack")
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -159,7 +159,7 @@ func (s *stack) runForeground(ctx context.Context) error {
 		for _, r := range runs {
 			if !r.alive() && !reported[r.identity] {
 				reported[r.identity] = true
-				fmt.Fprintf(s.messages, "%s exited (log: %s); gpuaas dev up --detach restarts it\n", r.Part, s.layout.logPath(r.Part))
+				fmt.Fprintf(s.messages, "%s exited (log: %s); %s restarts it\n", r.Part, s.layout.logPath(r.Part), restart)
 			}
 		}
 	}

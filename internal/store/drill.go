@@ -17,8 +17,8 @@ type querier interface {
 }
 
 // one reads the one row of a query.
-func one[T any](ctx context.Context, q querier, sql string) (T, error) {
-	rows, _ := q.Query(ctx, sql) // CollectExactlyOneRow returns the error
+func one[T any](ctx context.Context, q querier, sql string, args ...any) (T, error) {
+	rows, _ := q.Query(ctx, sql, args...) // CollectExactlyOneRow returns the error
 	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[T])
 }
 
@@ -37,19 +37,24 @@ type DrillCounts struct {
 	NewestAudit *time.Time
 }
 
-// Counts counts the rows in one snapshot.
-func (d *Drill) Counts(ctx context.Context) (DrillCounts, error) {
+// Counts counts the rows in one snapshot: those that were written at until or before, or all if it is nil.
+func (d *Drill) Counts(ctx context.Context, until *time.Time) (DrillCounts, error) {
 	return query(ctx, d.db, "counting the rows", func(ctx context.Context) (DrillCounts, error) {
-		return one[DrillCounts](ctx, d.db.Pool(), drillCounts)
+		return one[DrillCounts](ctx, d.db.Pool(), drillCounts, until)
 	})
 }
 
-const drillCounts = `SELECT (SELECT count(*) FROM nodes) AS nodes, (SELECT count(*) FROM operations) AS operations,
-	(SELECT count(*) FROM node_tasks) AS tasks, (SELECT count(*) FROM audit_events) AS audit_events,
-	(SELECT count(*) FROM node_certificates) AS certificates, (SELECT count(*) FROM verifier_sets) AS verifier_sets,
+const drillCounts = `WITH until AS (SELECT coalesce($1::timestamptz, 'infinity') AS at)
+	SELECT (SELECT count(*) FROM nodes WHERE created_at <= until.at) AS nodes,
+	(SELECT count(*) FROM operations WHERE started_at <= until.at) AS operations,
+	(SELECT count(*) FROM node_tasks WHERE created_at <= until.at) AS tasks,
+	(SELECT count(*) FROM audit_events e WHERE e.at <= until.at) AS audit_events,
+	(SELECT count(*) FROM node_certificates WHERE issued_at <= until.at) AS certificates,
+	(SELECT count(*) FROM verifier_sets WHERE stored_at <= until.at) AS verifier_sets,
 	(SELECT count(*) FROM operations WHERE ended_at IS NULL) AS open,
 	(SELECT count(*) FROM operations WHERE status = 'parked') AS parked,
-	(SELECT max(at) FROM audit_events) AS newest_audit`
+	(SELECT max(e.at) FROM audit_events e) AS newest_audit
+	FROM until`
 
 // Snapshot counts the rows in a snapshot, and runs dump while the snapshot, which it exported, can be imported.
 // The transaction that exported it must stay open until then; ctx ends it in any case.
@@ -61,7 +66,7 @@ func (d *Drill) Snapshot(ctx context.Context, dump func(snapshot string) error) 
 		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
 			return err
 		}
-		if n, err = one[DrillCounts](ctx, tx, drillCounts); err != nil {
+		if n, err = one[DrillCounts](ctx, tx, drillCounts, nil); err != nil {
 			return d.db.Interpret(err, "counting the rows")
 		}
 		snapshot, err := one[exported](ctx, tx, "SELECT pg_export_snapshot() AS id")

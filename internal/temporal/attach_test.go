@@ -157,7 +157,7 @@ func TestDecisionWithoutWorker(t *testing.T) {
 	in := drainOf("gpu-17")
 	_, err := c.Operations.Submit(short(t), in)
 	require.Equal(t, "no_worker", schema.AsError(err).Reason, "%v", err)
-	require.Equal(t, "gpuaas op watch gpu-17 --operation "+in.OperationID, schema.AsError(err).Next, "not the operation before it")
+	require.Equal(t, "start a gpuaas-worker, then run: gpuaas op watch gpu-17 --operation "+in.OperationID, schema.AsError(err).Next, "not the operation before it")
 	decide := func(operation string, d lifecycle.Decision) *schema.Error {
 		_, err := c.Operations.Resolve(short(t), workflowID(in), lifecycle.ResolveRequest{
 			OperationID: operation, Decision: d, Reason: "wrong node", By: "alice"})

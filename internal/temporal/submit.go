@@ -227,11 +227,15 @@ func (c Operations) submitError(ctx context.Context, in lifecycle.OperationInput
 	}
 	if is[*serviceerror.WorkflowNotReady](err) {
 		return schema.Wrap(schema.KindServiceUnavailable, err, "Temporal accepted operation %s, but its response was lost", in.OperationID).
-			WithReason("response_lost").WithNext(lifecycle.OpCommand("show", in.Action, in.Host) + " --operation " + in.OperationID)
+			WithReason(lifecycle.ReasonResponseLost).WithNext(lifecycle.OpCommand("show", in.Action, in.Host) + " --operation " + in.OperationID)
 	}
 	if is[*client.WorkflowUpdateServiceTimeoutOrCanceledError](err) {
 		if pending := c.pending(ctx, in); pending != nil {
-			return pending.WithNext(lifecycle.OpCommand("watch", in.Action, in.Host) + " --operation " + in.OperationID)
+			first := "start a gpuaas-worker"
+			if pending.Reason == lifecycle.ReasonClaimPending {
+				first = "repair the database"
+			}
+			return pending.WithNext(first + ", then run: " + lifecycle.OpCommand("watch", in.Action, in.Host) + " --operation " + in.OperationID)
 		}
 	}
 	return c.interpret(err, fmt.Sprintf("starting %s", in.Action))
@@ -253,7 +257,7 @@ func (c Operations) pending(ctx context.Context, in lifecycle.OperationInput) *s
 		return schema.NewError(schema.KindServiceUnavailable,
 			"Temporal at %s accepted operation %s, but the database did not respond to the claim of its node within %s (%s); the worker retries the claim until %s",
 			c.address, in.OperationID, submitBudget, cmp.Or(waiting[0].GetLastFailure().GetMessage(), "no failure is reported yet"), startBy(in, info)).
-			WithReason("database_unavailable")
+			WithReason(lifecycle.ReasonClaimPending)
 	}
 	return schema.NewError(schema.KindServiceUnavailable,
 		"Temporal at %s accepted operation %s, but no worker responded within %s; it runs if a worker is up before %s",

@@ -1,6 +1,8 @@
 package lifecycle
 
 import (
+	"slices"
+
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/machine"
 )
@@ -73,9 +75,20 @@ const (
 	ReasonNotAbandoned = "not_abandoned"
 	// ReasonRunsMissing: Temporal does not have the runs of most open operations.
 	ReasonRunsMissing = "runs_missing"
-	// ReasonNoWorker: Temporal accepted the request, and no worker responded in time.
+	// ReasonNoWorker: Temporal accepted the request, and no worker responded in time. An operation starts
+	// later; a decision is not stored.
 	ReasonNoWorker = "no_worker"
+	// ReasonClaimPending: Temporal accepted the operation, and the database did not respond to its claim.
+	ReasonClaimPending = "database_unavailable"
+	// ReasonResponseLost: Temporal accepted the operation, and its response was lost.
+	ReasonResponseLost = "response_lost"
 )
+
+// StartAccepted reports whether Temporal accepted an operation whose start failed for the reason. The
+// operation continues without the caller.
+func StartAccepted(reason string) bool {
+	return slices.Contains([]string{ReasonNoWorker, ReasonClaimPending, ReasonResponseLost}, reason)
+}
 
 // ParkReasons lists the reasons for which an operation parks, and those of abandoned
 // operations.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,6 +218,7 @@ type faulty struct {
 	mode  provider.Mode
 	left  int
 	later sync.WaitGroup
+	slow  atomic.Int32
 }
 
 // Inject implements provider.Faults. No output of a changing command is parsed.
@@ -231,6 +233,9 @@ func (f *faulty) Inject(c provider.Call, m provider.Mode, n int) bool {
 	f.call, f.mode, f.left = c, m, n
 	return true
 }
+
+// Waiting implements provider.Faults.
+func (f *faulty) Waiting() bool { return f.slow.Load() > 0 }
 
 // Clear implements provider.Faults.
 func (f *faulty) Clear() {
@@ -288,6 +293,8 @@ func (f *faulty) Run(ctx context.Context, args []string, stdin []byte) (libvirt.
 	case err != nil:
 		return r, err
 	case mode == provider.Slow:
+		f.slow.Add(1)
+		defer f.slow.Add(-1)
 		<-ctx.Done()
 		return libvirt.Result{}, ctx.Err()
 	case mode == provider.Garbage:

@@ -176,7 +176,7 @@ func deleteConcurrent(b *bench) {
 func deleteFault(b *bench, f fault) {
 	m := b.running(b.Spec())
 	b.inject(Delete, f.mode)
-	err := b.within(f.limit(), func(ctx context.Context) error { return b.Provider.Delete(ctx, m.Ref) })
+	err := b.faulted(f, func(ctx context.Context) error { return b.Provider.Delete(ctx, m.Ref) })
 	if err != nil || !f.effect {
 		b.reason(err, f.reasons...)
 	}

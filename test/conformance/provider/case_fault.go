@@ -19,10 +19,7 @@ type fault struct {
 // lost are the faults that leave it open what happened, and refused those that do not.
 func lost() []fault {
 	ambiguous := []string{machine.ReasonAmbiguous}
-	return []fault{
-		{LostReply, true, ambiguous}, {Late, true, ambiguous}, {Garbage, true, ambiguous},
-		{Slow, true, []string{machine.ReasonAmbiguous, machine.ReasonUnavailable}},
-	}
+	return []fault{{LostReply, true, ambiguous}, {Late, true, ambiguous}, {Garbage, true, ambiguous}, {Slow, true, ambiguous}}
 }
 
 func refused() []fault {
@@ -33,14 +30,6 @@ func refused() []fault {
 		{Capacity, false, []string{machine.ReasonCapacity}},
 		{Auth, false, []string{machine.ReasonAuth}},
 	}
-}
-
-// limit bounds the context of a call that fails. A slow provider responds after it.
-func (f fault) limit() time.Duration {
-	if f.mode == Slow {
-		return time.Second
-	}
-	return answer
 }
 
 // createFaults has the faults of a creation, each with the calls that a worker makes afterwards.
@@ -67,11 +56,40 @@ func createFaults() []testCase {
 	return append(all, testCase{"create/flapping is one machine", creates | faults, createFlapping})
 }
 
+// faulted runs one call, which fails as f says. The context of a slow call ends when the provider has done what
+// was asked and does not respond.
+func (b *bench) faulted(f fault, call func(ctx context.Context) error) error {
+	b.t.Helper()
+	return b.within(answer, func(ctx context.Context) error {
+		if f.mode == Slow {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithCancel(ctx)
+			defer cancel()
+			go b.cancelWaiting(ctx, cancel)
+		}
+		return call(ctx)
+	})
+}
+
+// cancelWaiting cancels the context when a slow request waits for it.
+func (b *bench) cancelWaiting(ctx context.Context, cancel context.CancelFunc) {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for !b.Faults.Waiting() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	cancel()
+}
+
 // createFaulted creates a machine of the spec while the provider fails.
 func createFaulted(b *bench, s machine.Spec, f fault) error {
 	b.t.Helper()
 	b.inject(Create, f.mode)
-	return b.within(f.limit(), func(ctx context.Context) error {
+	return b.faulted(f, func(ctx context.Context) error {
 		_, err := b.Provider.Create(ctx, s, b.boot)
 		return err
 	})
@@ -83,11 +101,6 @@ func openOutcome(b *bench, err error, f fault) {
 	b.t.Helper()
 	if err != nil {
 		b.reason(err, f.reasons...)
-	}
-	if machine.Is(err, machine.ReasonUnavailable) {
-		b.Faults.Clear()
-		b.count(0)
-		b.t.Skip("the context ended before the adapter had sent its request")
 	}
 }
 

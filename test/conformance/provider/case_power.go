@@ -141,7 +141,7 @@ func powerFaults() []testCase {
 func powerFault(b *bench, f fault) {
 	m := b.running(b.Spec())
 	b.inject(Power, f.mode)
-	err := b.within(f.limit(), func(ctx context.Context) error { return b.Provider.Power(ctx, m.Ref, machine.PowerOff) })
+	err := b.faulted(f, func(ctx context.Context) error { return b.Provider.Power(ctx, m.Ref, machine.PowerOff) })
 	if err != nil || !f.effect {
 		b.reason(err, f.reasons...)
 	}

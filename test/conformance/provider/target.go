@@ -72,6 +72,8 @@ type Faults interface {
 	// Inject makes the next n requests of the call's changing or deciding kind fail in a mode. It
 	// returns false if the provider cannot fail in this mode; the case is skipped.
 	Inject(c Call, m Mode, n int) bool
+	// Waiting reports whether a slow request has had its effect and waits for the end of its context.
+	Waiting() bool
 	// Clear ends all faults.
 	Clear()
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema/machine"
@@ -30,6 +31,7 @@ type Faults struct {
 	mode provider.Mode
 	left int
 	late sync.WaitGroup
+	slow atomic.Int32
 }
 
 // Inject implements provider.Faults.
@@ -39,6 +41,9 @@ func (f *Faults) Inject(c provider.Call, m provider.Mode, n int) bool {
 	f.call, f.mode, f.left = c, m, n
 	return true
 }
+
+// Waiting implements provider.Faults.
+func (f *Faults) Waiting() bool { return f.slow.Load() > 0 }
 
 // Clear implements provider.Faults. It waits for late requests.
 func (f *Faults) Clear() {
@@ -87,6 +92,8 @@ func (f *Faults) Gate(ctx context.Context, method string, changes bool, do func(
 		return ErrLost
 	case provider.Slow:
 		do()
+		f.slow.Add(1)
+		defer f.slow.Add(-1)
 		<-ctx.Done()
 		return ctx.Err()
 	case provider.Garbage:

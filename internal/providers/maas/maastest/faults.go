@@ -56,6 +56,9 @@ func (s *Server) Clear() {
 	s.faults = nil
 }
 
+// Waiting reports whether a slow request has had its effect, and its client has not left.
+func (s *Server) Waiting() bool { return s.slow.Load() > 0 }
+
 func (s *Server) fault(op string) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,6 +94,8 @@ func (s *Server) misbehave(w http.ResponseWriter, r *http.Request, op string, f 
 		panic(http.ErrAbortHandler)
 	case Slow:
 		a := s.handle(op, r)
+		s.slow.Add(1)
+		defer s.slow.Add(-1)
 		select {
 		case <-r.Context().Done():
 		case <-s.stop:

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -59,6 +60,7 @@ type Server struct {
 	requests []string // operations in the order of their arrival
 	stop     chan struct{}
 	running  sync.WaitGroup
+	slow     atomic.Int32
 }
 
 // region is the state of MAAS. The lock guards it and the fields of the server.

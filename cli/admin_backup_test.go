@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -77,4 +78,22 @@ func TestAdminBackup(t *testing.T) {
 	require.Equal(t, schema.ExitRefused, code)
 	code, _ = backup()
 	require.Equal(t, schema.ExitUsage, code)
+}
+
+// TestFailedProgram: an error that has the exit of another program is printed as each other one. That of
+// pg_dump says why there is no backup.
+func TestFailedProgram(t *testing.T) {
+	t.Parallel()
+	ended := exec.CommandContext(t.Context(), "sh", "-c", "exit 3").Run()
+	require.ErrorAs(t, ended, new(*exec.ExitError))
+	p := cli.Platform{Backup: func(context.Context, string, io.Writer) (cli.Backup, error) {
+		return cli.Backup{}, schema.Wrap(schema.KindInternal, ended, "pg_dump: No space left on device").WithReason("pg_dump").WithNext("free disk space")
+	}}
+	for _, args := range [][]string{nil, {"-o", "json"}} {
+		var o, e bytes.Buffer
+		code := cli.Main(t.Context(), p, append([]string{"admin", "backup", "a.dump"}, args...), cli.Stdio{In: strings.NewReader(""), Out: &o, Err: &e})
+		require.Equal(t, schema.ExitFailed, code)
+		require.Contains(t, e.String(), "error: pg_dump: No space left on device: exit status 3 (internal: pg_dump)\nnext:  free disk space\n")
+		require.Equal(t, args != nil, strings.Contains(o.String(), "No space left"), "the envelope")
+	}
 }

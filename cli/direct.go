@@ -181,7 +181,7 @@ func (c directControl) abandoned(ctx context.Context, op lifecycle.Operation, n 
 	}
 	n.Host = cmp.Or(n.Host, "NODE")
 	plan, _ := lifecycle.PlanOf(op.Action, op.Options)
-	s := plan.Abandoned(n, "", end)
+	s := plan.Abandoned(n, "", op.Options, end)
 	s.Since, s.Options = *cmp.Or(op.EndedAt, new(c.env.clock.now())), nil // the options depend on the database
 	if op.Stuck != nil {
 		s.Phase = op.Stuck.Phase

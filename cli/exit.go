@@ -50,10 +50,11 @@ type usageFailure interface {
 }
 
 // programError is the failure of a program that ran in place of this one and
-// already reported it. Commands from Platform return it.
+// already reported it. Commands from Platform return it. Its method is not that of an
+// exec.ExitError, which reports nothing.
 type programError interface {
 	error
-	ExitCode() int
+	ProgramCode() int
 }
 
 // exitError ends a command whose result is already on stdout with a code and
@@ -78,7 +79,7 @@ func (e *env) report(ctx context.Context, err error) int {
 		return x.code
 	}
 	if ended, ok := errors.AsType[programError](err); ok {
-		return ended.ExitCode()
+		return ended.ProgramCode()
 	}
 	if u, ok := errors.AsType[usageFailure](err); ok {
 		e.envelope(schema.NewError(schema.KindInvalidRequest, "%s", u).WithReason("usage"))

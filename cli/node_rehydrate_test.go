@@ -15,7 +15,7 @@ import (
 func abandonedDrain() lifecycle.OperationStatus {
 	st := drainAt(1, lifecycle.OperationAbandoned)
 	plan, _ := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
-	stuck := plan.Abandoned(st.Node, lifecycle.NodeActive, lifecycle.RunTerminated)
+	stuck := plan.Abandoned(st.Node, lifecycle.NodeActive, lifecycle.Options{}, lifecycle.RunTerminated)
 	stuck.Phase, stuck.Since = lifecycle.PhaseDrain, *at(0)
 	st.Operation.Stuck = &stuck
 	p := &st.Operation.Phases[1]
@@ -90,7 +90,7 @@ func TestUnenrolledNodeNamesItsNext(t *testing.T) {
 		h := setup(t)
 		plan, _ := lifecycle.PlanOf(lifecycle.ActionEnroll, lifecycle.Options{})
 		st := lifecycle.OperationStatus{Operation: operation(lifecycle.ActionEnroll, lifecycle.OperationAbandoned), Node: lifecycle.NodeRef{NodeID: nodeID, Host: "gpu-17", State: state}}
-		stuck := plan.Abandoned(st.Node, lifecycle.NodeRegistered, lifecycle.RunTerminated)
+		stuck := plan.Abandoned(st.Node, lifecycle.NodeRegistered, lifecycle.Options{}, lifecycle.RunTerminated)
 		st.Operation.Stuck = &stuck
 		h.temporal.parked = []lifecycle.OperationStatus{st}
 		n := node()

@@ -26,7 +26,7 @@ func manyAbandoned(t *testing.T) *harness {
 		if n <= 3 {
 			end := []lifecycle.RunEnd{lifecycle.RunLost, lifecycle.RunLost, lifecycle.RunTerminated}[n-1]
 			plan, _ := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
-			stuck := plan.Abandoned(node, lifecycle.NodeActive, end)
+			stuck := plan.Abandoned(node, lifecycle.NodeActive, lifecycle.Options{}, end)
 			stuck.Phase, stuck.Since = op.Phase, *at(0)
 			op.Status, op.Stuck = lifecycle.OperationAbandoned, &stuck
 		}

@@ -244,6 +244,8 @@ func blockersText(v rotation.View) string {
 			all = append(all, "the end of the grace period of "+lifecycle.Span(v.Grace()))
 		case rotation.BlockedApproval:
 			all = append(all, "gpuaas rotate approve --reason TEXT")
+		case rotation.BlockedWorker:
+			all = append(all, "a worker with the rotator's login, and gpuaas rotate resume --reason TEXT (last checked "+v.CheckedAt.UTC().Format(time.RFC3339)+")")
 		}
 	}
 	return strings.Join(all, ", ")

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -150,4 +151,11 @@ func TestConfirmationsOfASet(t *testing.T) {
 	require.Equal(t, "- (the set is not published yet)", confirmedText(v))
 	v.SetVersion = 10
 	require.Equal(t, "set 10 by 2 of 2 nodes, 0 waived", confirmedText(v))
+}
+
+// A rotation at which nothing looks names the command that starts its workflow again.
+func TestStalledRotation(t *testing.T) {
+	t.Parallel()
+	v := rotation.View{Rotation: rotation.Rotation{CheckedAt: start()}, Blockers: []rotation.Blocker{rotation.BlockedWorker}}
+	require.Equal(t, "a worker with the rotator's login, and gpuaas rotate resume --reason TEXT (last checked "+start().Format(time.RFC3339)+")", blockersText(v))
 }

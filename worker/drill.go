@@ -122,7 +122,7 @@ func scratchFault(err error, name string) error {
 		return err
 	}
 	e := schema.AsError(err)
-	return schema.Wrap(e.Kind, err, "the scratch database %s: %s", name, e.Message).WithReason(e.Reason).
+	return schema.Wrap(e.Kind, e.Err, "the scratch database %s: %s", name, e.Message).WithReason(e.Reason).
 		WithNext(cmp.Or(e.Next, "check that the server of the scratch database runs and has free disk space, and repeat the drill"))
 }
 

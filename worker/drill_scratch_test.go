@@ -57,6 +57,7 @@ func TestDrillLosesRestore(t *testing.T) {
 			require.Empty(t, r.Faults(), "the dump has no fault")
 			require.ErrorContains(t, err, "the scratch database gpuaas_drill_")
 			require.ErrorContains(t, err, says)
+			require.Equal(t, 1, strings.Count(err.Error(), says), "%v", err)
 			require.Contains(t, schema.AsError(err).Next, "free disk space")
 		})
 	}

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -293,6 +294,9 @@ func canceled(op *operation) activities.Finish {
 	case op.plan.Action == lifecycle.ActionRecover && f.Instance == lifecycle.InstanceTerminated:
 		f.Node = lifecycle.NodeRegistered
 		f.Outcome = "canceled after the machine was deleted; the node can be provisioned again"
+	case op.plan.Action == lifecycle.ActionUpgradeAgent:
+		f.Node = op.claim.Prior
+		f.Outcome = fmt.Sprintf("ended; the node runs %s if its agent had already started it: gpuaas node show %s", op.in.Options.AgentVersion, op.name())
 	case op.plan.Holds:
 		f.Node = op.claim.Prior
 		f.Outcome = "rolled back"

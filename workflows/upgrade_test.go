@@ -61,3 +61,18 @@ func TestUpgradeOfASilentRelease(t *testing.T) {
 	}, 7*time.Minute)
 	require.Equal(t, lifecycle.OperationCanceled, b.run().Operation.Status)
 }
+
+// TestCanceledUpgrade: the cancel of an upgrade ends the operation. The node may run the release by
+// then, and nothing returns it to the agent before, so the operation does not say that it was rolled back.
+func TestCanceledUpgrade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(lifecycle.NodeActive)
+	w.open[task.AgentUpgrade] = true
+	b := setup(t, lifecycle.ActionUpgradeAgent, w)
+	b.in.Options.AgentVersion = "v2.0.0"
+	b.at(time.Minute, func() { b.decide(lifecycle.DecisionCancel, "the wrong release") })
+	o := b.run().Operation
+	require.Equal(t, lifecycle.OperationCanceled, o.Status)
+	require.Equal(t, "ended; the node runs v2.0.0 if its agent had already started it: gpuaas node show gpu-17", o.Outcome)
+	require.Equal(t, lifecycle.NodeActive, w.finished.Node)
+}

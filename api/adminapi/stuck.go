@@ -123,7 +123,7 @@ func runOf(o wire.OperationSummary) lifecycle.Operation {
 // restart it, which depends on its options.
 func showAbandoned(s *wire.StuckOperation, end lifecycle.RunEnd) {
 	plan, _ := lifecycle.PlanOf(s.Action, lifecycle.Options{})
-	stuck := plan.Abandoned(lifecycle.NodeRef{NodeID: s.NodeID, Host: s.Host, State: s.State}, s.PriorState, end)
+	stuck := plan.Abandoned(lifecycle.NodeRef{NodeID: s.NodeID, Host: s.Host, State: s.State}, s.PriorState, lifecycle.Options{}, end)
 	stuck.Phase, stuck.Since, stuck.Options = s.Phase, s.Stuck.Since, stuck.Options[:1]
 	s.Status, s.Stuck, s.WaitingOn = lifecycle.OperationAbandoned, &stuck, stuck.WaitingOn
 }

@@ -88,7 +88,7 @@ func TestAbandonedOperation(t *testing.T) {
 	s := newSite(t)
 	v := operation()
 	plan, _ := lifecycle.PlanOf(lifecycle.ActionDrain, lifecycle.Options{})
-	abandoned := plan.Abandoned(v.Node, lifecycle.NodeActive, lifecycle.RunLost)
+	abandoned := plan.Abandoned(v.Node, lifecycle.NodeActive, lifecycle.Options{}, lifecycle.RunLost)
 	v.Operation.Status, v.Operation.Stuck = lifecycle.OperationAbandoned, &abandoned
 	s.backend.answer("GET "+operationPath, v)
 	assert.Contains(t, s.login(trust.RoleOperator).get("/console"+operationPath).Body.String(), `href="/console/nodes/gpu-17/rehydrate"`)

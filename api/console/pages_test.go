@@ -39,7 +39,7 @@ func TestAudit(t *testing.T) {
 // rotating is a rotation that waits for the approval and for a node.
 func rotating() rotation.View {
 	r := rotation.Rotation{RotationID: operationID, Kind: rotation.TaskKey, Phase: rotation.Grace, OldKey: "task-test.v1", NewKey: "task-test.v2", SetVersion: 4,
-		PhaseSince: readAt().Add(-time.Hour), GraceSeconds: 3600, Actor: "ops-1", Reason: "quarterly rotation", StartedAt: readAt().Add(-2 * time.Hour)}
+		PhaseSince: readAt().Add(-time.Hour), GraceSeconds: 3600, Actor: "ops-1", Reason: "quarterly rotation", StartedAt: readAt().Add(-2 * time.Hour), CheckedAt: readAt()}
 	heartbeat := readAt().Add(-26 * time.Hour)
 	return rotation.Describe(r, rotation.Progress{Nodes: 12, Confirmed: 10, Waived: 1, OpenTasks: 3,
 		Waiting: []rotation.Waiting{{NodeID: nodeID, Host: "gpu-17", State: "offline", SetVersion: 3, LastHeartbeatAt: &heartbeat}}}, readAt())

@@ -27,12 +27,8 @@ func (s rotationStore) NewestSet(ctx context.Context) (trust.StoredSet, error) {
 	return s.sets.NewestSet(ctx)
 }
 
-const (
-	// rotationSlow is how long a phase waits for nodes before it is reported.
-	rotationSlow = 15 * time.Minute
-	// rotationStalled is how long the workflow may not look at the rotation.
-	rotationStalled = 5 * time.Minute
-)
+// rotationSlow is how long a phase waits for nodes before it is reported.
+const rotationSlow = 15 * time.Minute
 
 // trustFaults returns the faults of the keys that nodes trust: a verifier set that expires
 // soon, and a rotation that needs an operator.
@@ -78,7 +74,7 @@ func rotationFault(v rotation.View, now time.Time) []wire.ControlPlaneFault {
 	f := wire.ControlPlaneFault{Component: "rotation", Next: "gpuaas rotate show"}
 	slow, what := now.Sub(v.PhaseSince) > rotationSlow, fmt.Sprintf("the rotation of %s is in phase %s", v.Kind, v.Phase)
 	switch {
-	case now.Sub(v.CheckedAt) > rotationStalled:
+	case slices.Contains(v.Blockers, rotation.BlockedWorker):
 		f.Reason = "stalled"
 		f.Message = fmt.Sprintf("%s, and no worker has looked at it for %s", what, lifecycle.Span(now.Sub(v.CheckedAt)))
 		f.Next = "check that a gpuaas-worker has the rotator's login (GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE); then: gpuaas rotate resume --reason TEXT"

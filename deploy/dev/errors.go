@@ -34,5 +34,5 @@ type EndedError struct {
 // Error implements error.
 func (e *EndedError) Error() string { return fmt.Sprintf("%s exited with code %d", e.Program, e.Code) }
 
-// ExitCode returns the exit code of the program.
-func (e *EndedError) ExitCode() int { return e.Code }
+// ProgramCode returns the exit code of the program.
+func (e *EndedError) ProgramCode() int { return e.Code }

@@ -105,9 +105,10 @@ func program(ctx context.Context, url, name string, args ...string) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
+		first = strings.TrimPrefix(first, name+": error: ")
 		kind, next := programFault(name, said.String())
-		return schema.Wrap(kind, err, "%s: %s", name, text.Line(lines[0], maxProgramText)).WithReason(name).WithNext(next)
+		return schema.Wrap(kind, err, "%s: %s", name, text.Line(first, maxProgramText)).WithReason(name).WithNext(next)
 	}
 	return nil
 }
@@ -130,6 +131,7 @@ func programFault(name, said string) (schema.Kind, string) {
 		{"", "closed the connection unexpectedly", schema.KindServiceUnavailable, nextServer},
 		{"", "terminating connection", schema.KindServiceUnavailable, nextServer},
 		{"", "connection to server", schema.KindServiceUnavailable, nextServer},
+		{"", "could not translate host name", schema.KindServiceUnavailable, "check the host in the database URL, and the name servers of this machine"},
 		{"", "unexpected end of file", schema.KindInternal, "the dump is incomplete; use another one"},
 		{"", "could not read from input file", schema.KindInternal, "the dump is incomplete; use another one"},
 		{"", "does not appear to be a valid archive", schema.KindInternal, "name a file that gpuaas admin backup or pg_dump --format=custom wrote"},

@@ -86,3 +86,13 @@ func TestProgramArguments(t *testing.T) {
 		require.NotContains(t, err.Error(), "ame")
 	}
 }
+
+// A server that cannot be found is a fault of the server or of its URL, not of the program.
+func TestUnknownServer(t *testing.T) {
+	t.Parallel()
+	need.Program(t, "pg_dump", "install the client programs of Postgres")
+	err := Dump(t.Context(), "postgres://u@database.invalid/d", filepath.Join(t.TempDir(), "d"), "")
+	require.ErrorContains(t, err, "pg_dump: could not translate host name", "without the name of the program twice")
+	require.Equal(t, schema.KindServiceUnavailable, schema.KindOf(err))
+	require.Contains(t, schema.AsError(err).Next, "the database URL")
+}

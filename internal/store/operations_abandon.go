@@ -129,7 +129,8 @@ func (tx *tx) lockOpen(ctx context.Context, operationID string) (n sqlc.LockNode
 }
 
 func abandon(ctx context.Context, tx *tx, n sqlc.LockNodeRow, op sqlc.OpenOperationsRow, end lifecycle.RunEnd) error {
-	stuck := planOf(op).Abandoned(nodeRef(n), op.Claim.Prior, end)
+	plan, o := planOf(op)
+	stuck := plan.Abandoned(nodeRef(n), op.Claim.Prior, o, end)
 	stuck.Phase, stuck.Since = op.Phase, n.Now.UTC()
 	before := lifecycle.Operation{}
 	if op.Document != nil {
@@ -155,14 +156,13 @@ func abandon(ctx context.Context, tx *tx, n sqlc.LockNodeRow, op sqlc.OpenOperat
 	return tx.voidTasks(ctx, n.NodeID, &op.OperationID, systemActor, "")
 }
 
-// planOf returns the plan of an operation with the options it was started with.
-func planOf(op sqlc.OpenOperationsRow) lifecycle.Plan {
-	var o lifecycle.Options
+// planOf returns the plan of an operation, and the options it was started with.
+func planOf(op sqlc.OpenOperationsRow) (p lifecycle.Plan, o lifecycle.Options) {
 	if op.Document != nil {
 		o = op.Document.Operation.Options
 	}
-	plan, _ := lifecycle.PlanOf(op.Action, o)
-	return plan
+	p, _ = lifecycle.PlanOf(op.Action, o)
+	return p, o
 }
 
 func nodeRef(n sqlc.LockNodeRow) lifecycle.NodeRef {
@@ -301,7 +301,7 @@ func (r *rehydration) accept(ctx context.Context, op sqlc.OpenOperationsRow) err
 	r.done.Ended, r.done.Node.State, r.node.State = append(r.done.Ended, end), to, to
 	r.note(op, end, n.State, to)
 	r.tx.wakeNode(n.NodeID)
-	if planOf(op).CancelVoidsTokens {
+	if plan, _ := planOf(op); plan.CancelVoidsTokens {
 		if err := voidUnusedTokens(ctx, r.tx, n.NodeID, op.OpSeq > 0); err != nil {
 			return err
 		}

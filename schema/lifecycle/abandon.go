@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -137,9 +136,10 @@ func (s NodeState) Without(prior NodeState) NodeState {
 }
 
 // Abandoned describes an abandoned operation of the plan on a node, which was in state
-// prior before it, and the options, the least harmful first. The restart is an option if
-// the action can start. The caller adds the phase and the time.
-func (p Plan) Abandoned(n NodeRef, prior NodeState, end RunEnd) Stuck {
+// prior before it, and the options, the least harmful first. The restart, with the options o
+// of the operation, is an option if the action can start. The caller adds the phase and the
+// time.
+func (p Plan) Abandoned(n NodeRef, prior NodeState, o Options, end RunEnd) Stuck {
 	next, to := RehydrateCommand(n.Host), n.State
 	if p.Holds {
 		to = to.Without(prior)
@@ -154,9 +154,9 @@ func (p Plan) Abandoned(n NodeRef, prior NodeState, end RunEnd) Stuck {
 			s.Message, s.Cause = "the operation does not continue: its workflow run "+r.means, r.cause
 		}
 	}
-	if slices.Contains(p.From, to) {
+	if slices.Contains(p.From, to) && (p.Action != ActionUpgradeAgent || o.AgentVersion != "") {
 		s.Options = append(s.Options, Option{Decision: DecisionRestart, Harm: p.Harm(),
-			Command: "gpuaas node " + string(p.Action) + " " + n.Host + p.flags(),
+			Command: "gpuaas node " + string(p.Action) + " " + n.Host + p.flags(o),
 			Does:    "Start the action again as a new operation, and record this one as failed"})
 	}
 	return s
@@ -195,22 +195,4 @@ func (p Plan) phase(name string) *PhaseSpec {
 		return &p.Phases[i]
 	}
 	return nil
-}
-
-// flags are the flags of the command that starts the plan, which its options set.
-func (p Plan) flags() string {
-	var b strings.Builder
-	drain := p.phase(PhaseDrain)
-	switch {
-	case p.Action == ActionDrain && drain == nil:
-		b.WriteString(" --cordon-only")
-	case p.Action == ActionRetire && drain != nil:
-		b.WriteString(" --drain")
-	case p.Action == ActionRetire && p.phase(PhaseIdle) == nil:
-		b.WriteString(" --force")
-	}
-	if drain != nil && drain.Budget != DefaultDrainTimeout+drainGrace {
-		fmt.Fprintf(&b, " --deadline %s", drain.Budget-drainGrace)
-	}
-	return b.String()
 }

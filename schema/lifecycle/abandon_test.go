@@ -7,7 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuaas/gpuaas/schema/health"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/machine"
+	"github.com/gpuaas/gpuaas/schema/recovery"
 )
 
 // TestAbandonedOptions holds the options of every abandoned operation: the first one
@@ -20,7 +23,7 @@ func TestAbandonedOptions(t *testing.T) {
 		for _, prior := range p.From {
 			for _, state := range slices.Compact([]lifecycle.NodeState{prior, enters(p, prior)}) {
 				for _, end := range lifecycle.RunEnds() {
-					s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, end)
+					s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, lifecycle.Options{AgentVersion: "v1.4.0"}, end)
 					require.Equal(t, string(end), s.Reason)
 					require.Equal(t, lifecycle.AttentionOperator, s.WaitingOn)
 					require.Contains(t, s.Message, "its workflow run ")
@@ -82,7 +85,7 @@ func TestAbandonedRepair(t *testing.T) {
 	t.Parallel()
 	p, ok := lifecycle.PlanOf(lifecycle.ActionRecover, lifecycle.Options{})
 	require.True(t, ok)
-	s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: lifecycle.NodeQuarantined}, lifecycle.NodeActive, lifecycle.RunTerminated)
+	s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: lifecycle.NodeQuarantined}, lifecycle.NodeActive, lifecycle.Options{}, lifecycle.RunTerminated)
 	require.Equal(t, "Record the operation as failed; the node stays quarantined until gpuaas node release gpu-17", s.Options[0].Does)
 	require.Equal(t, "gpuaas node rehydrate gpu-17", s.Next)
 }
@@ -91,7 +94,7 @@ func TestAbandonedText(t *testing.T) {
 	t.Parallel()
 	abandoned := func(a lifecycle.Action, o lifecycle.Options, state, prior lifecycle.NodeState) lifecycle.Stuck {
 		p, _ := lifecycle.PlanOf(a, o)
-		return p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, lifecycle.RunTerminated)
+		return p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: state}, prior, o, lifecycle.RunTerminated)
 	}
 	drain := abandoned(lifecycle.ActionDrain, lifecycle.Options{}, lifecycle.NodeDraining, lifecycle.NodeOffline)
 	require.Equal(t, "the operation does not continue: its workflow run was terminated in Temporal", drain.Message)
@@ -150,4 +153,41 @@ func TestRunEndsAreParkReasons(t *testing.T) {
 	}
 	require.False(t, lifecycle.OperationAbandoned.Ended())
 	require.Contains(t, lifecycle.OperationStates(), lifecycle.OperationAbandoned)
+}
+
+// TestAbandonedRestart: the command that starts an abandoned operation again has the options of the
+// operation. Without them it would be another one: a repair that climbs more rungs than the operation
+// was allowed to, or a node with copies of its identity that returns to service.
+func TestAbandonedRestart(t *testing.T) {
+	t.Parallel()
+	reset := recovery.Request{Rungs: []recovery.Rung{recovery.RungResetGPU, recovery.RungReboot}, Approve: []recovery.Rung{recovery.RungReboot},
+		GPUs: []string{"GPU-1", "GPU-2"}, RebootWaitSeconds: 90}
+	rma := recovery.Request{Fault: recovery.Fault{Checker: "gpu", Repair: health.RepairRMA}}
+	for _, c := range []struct {
+		action  lifecycle.Action
+		state   lifecycle.NodeState
+		options lifecycle.Options
+		flags   string
+	}{
+		{lifecycle.ActionUpgradeAgent, lifecycle.NodeActive, lifecycle.Options{AgentVersion: "v1.4.0"}, " --version v1.4.0"},
+		{lifecycle.ActionUpgradeAgent, lifecycle.NodeActive, lifecycle.Options{AgentVersion: "v1 x", Downgrade: true}, " --version 'v1 x' --downgrade"},
+		{lifecycle.ActionRecover, lifecycle.NodeQuarantined, lifecycle.Options{}, ""},
+		{lifecycle.ActionRecover, lifecycle.NodeQuarantined, lifecycle.Options{Recovery: reset},
+			" --rung reset_gpu,reboot --approve reboot --gpu GPU-1,GPU-2 --reboot-wait 1m30s"},
+		{lifecycle.ActionRecover, lifecycle.NodeQuarantined, lifecycle.Options{Recovery: rma}, " --rung quarantine"},
+		{lifecycle.ActionReactivate, lifecycle.NodeRetired, lifecycle.Options{NewIdentity: true}, " --new-identity"},
+		{lifecycle.ActionRetire, lifecycle.NodeActive, lifecycle.Options{Force: true}, " --force --reason TEXT"},
+		{lifecycle.ActionProvision, lifecycle.NodeRegistered, lifecycle.Options{Machine: machine.Options{Region: "fra1", Type: "gpu-8", Image: "os:1", Spot: true}},
+			" --provider-region fra1 --type gpu-8 --image os:1 --spot"},
+		{lifecycle.ActionTerminate, lifecycle.NodeActive, lifecycle.Options{Force: true}, ""},
+	} {
+		p, ok := lifecycle.PlanOf(c.action, c.options)
+		require.True(t, ok)
+		s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: c.state}, c.state, c.options, lifecycle.RunTerminated)
+		require.Len(t, s.Options, 2, c.action)
+		require.Equal(t, "gpuaas node "+string(c.action)+" gpu-17"+c.flags, s.Options[1].Command)
+	}
+	p, _ := lifecycle.PlanOf(lifecycle.ActionUpgradeAgent, lifecycle.Options{})
+	s := p.Abandoned(lifecycle.NodeRef{Host: "gpu-17", State: lifecycle.NodeActive}, lifecycle.NodeActive, lifecycle.Options{}, lifecycle.RunTerminated)
+	require.Len(t, s.Options, 1, "the release is not on record")
 }

@@ -179,7 +179,13 @@ const (
 	BlockedTasks    Blocker = "tasks_open"
 	BlockedGrace    Blocker = "grace_period"
 	BlockedApproval Blocker = "approval_missing"
+	// BlockedWorker is only in a View: nothing looks at the rotation, because its workflow does
+	// not run or no worker runs it.
+	BlockedWorker Blocker = "worker_missing"
 )
+
+// Stalled is how long the workflow of an open rotation may not look at it.
+const Stalled = 5 * time.Minute
 
 // Blockers returns why the rotation cannot leave its phase at a time, in order; none if
 // it can.

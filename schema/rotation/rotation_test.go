@@ -148,3 +148,19 @@ func TestResumeOfARollback(t *testing.T) {
 		require.Equal(t, forward, resumed.Phase)
 	}
 }
+
+// TestStalledRotation: a rotation at which nothing looks waits for a worker, whatever else it waits for. It does
+// not look as if it would continue by itself.
+func TestStalledRotation(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2041, 3, 1, 0, 0, 0, 0, time.UTC)
+	r := inPhase(rotation.TaskKey, rotation.Activate, now)
+	for age, want := range map[time.Duration][]rotation.Blocker{
+		rotation.Stalled: {}, rotation.Stalled + time.Second: {rotation.BlockedWorker},
+	} {
+		r.CheckedAt = now.Add(-age)
+		require.Equal(t, want, rotation.Describe(r, rotation.Progress{}, now).Blockers)
+	}
+	r.EndedAt = &now
+	require.Empty(t, rotation.Describe(r, rotation.Progress{}, now).Blockers)
+}

@@ -25,6 +25,9 @@ func Describe(r Rotation, p Progress, now time.Time) View {
 	v := View{Rotation: r, Plan: r.plan(), Progress: p, Blockers: []Blocker{}}
 	if r.EndedAt == nil {
 		v.Blockers, v.Reversible = append(v.Blockers, r.Blockers(p, now)...), r.Spec().Back != ""
+		if now.Sub(r.CheckedAt) > Stalled {
+			v.Blockers = append(v.Blockers, BlockedWorker)
+		}
 	}
 	return v
 }

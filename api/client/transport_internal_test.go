@@ -65,7 +65,7 @@ func TestLongStream(t *testing.T) {
 		tr := pipeTo(t, func(c net.Conn) {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
 			for range events {
-				time.Sleep(maxSilence / 2)
+				<-time.After(maxSilence / 2)
 				_, _ = io.WriteString(c, ":\n")
 			}
 			_ = c.Close()
@@ -86,14 +86,14 @@ func TestIdleConnection(t *testing.T) {
 		requests := 0
 		tr := pipeTo(t, func(c net.Conn) {
 			if requests++; requests > 1 {
-				time.Sleep(headerTime - time.Second)
+				<-time.After(headerTime - time.Second)
 			}
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 		})
 		for range 2 {
 			_, err := Decode[struct{}](get(t, tr))
 			require.NoError(t, err)
-			time.Sleep(http.DefaultTransport.(*http.Transport).IdleConnTimeout - time.Second)
+			<-time.After(http.DefaultTransport.(*http.Transport).IdleConnTimeout - time.Second)
 		}
 		assert.Equal(t, 2, requests)
 	})

@@ -600,3 +600,23 @@ func TestMemoryOfOthers(t *testing.T) {
 		assert.Zero(t, brakes(w.last)[recovery.BrakeSuspect], in.Brake)
 	}
 }
+
+// TestEvidenceOfMany: a node under repair is evidence about its rack, and a node in a state in which no repair starts
+// is none about the fleet.
+func TestEvidenceOfMany(t *testing.T) {
+	t.Parallel()
+	p := armed()
+	p.Rack = recovery.RackRule{Percent: 15, Nodes: 3}
+	nodes := []recovery.Node{failing(1, ago(hour)), failing(2, ago(hour)), failing(3, ago(hour))}
+	nodes[0].State = "draining" // by its repair
+	nodes[0].Attempts = []recovery.Attempt{{OperationID: "op-1", NodeID: nodes[0].NodeID, Rung: recovery.RungReboot, StartedAt: ago(time.Minute)}}
+	assert.Equal(t, map[recovery.Brake]int{recovery.BrakeHeld: 1, recovery.BrakeRack: 2}, brakes(recovery.Decide(p, fleet(now(), 100, nodes...))))
+
+	var drained []recovery.Node
+	for i := range 50 {
+		n := failing(i*20, ago(time.Minute))
+		n.State = "drained"
+		drained = append(drained, n)
+	}
+	assert.Zero(t, recovery.Decide(armed(), fleet(now(), 1000, drained...)).Breaker.OpenSince)
+}

@@ -38,7 +38,7 @@ The exit code is 1 if there is a fault.`,
 			if err != nil {
 				return err
 			}
-			e.checkAPI(ctx, &r)
+			checkAPI(ctx, e, &r)
 			if err := e.print(r, func(w io.Writer) { writeReport(w, r) }); err != nil {
 				return err
 			}
@@ -51,9 +51,9 @@ The exit code is 1 if there is a fault.`,
 }
 
 // checkAPI adds whether the admin API is ready.
-func (e *env) checkAPI(ctx context.Context, r *diagnosis.Report) {
+func checkAPI(ctx context.Context, e *env, r *diagnosis.Report) {
 	c := diagnosis.Check{Name: "admin API", Asked: "whether it is ready"}
-	failure, configured := e.apiReady(ctx)
+	failure, configured := apiReady(ctx, e)
 	switch {
 	case !configured:
 		r.Add(c.Skipped())

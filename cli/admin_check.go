@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 func newAdminCheck(e *env) *cobra.Command {
@@ -42,12 +43,26 @@ The exit code is 1 if there is a fault.`,
 			if err := e.print(r, func(w io.Writer) { writeReport(w, r) }); err != nil {
 				return err
 			}
+			if n := skipped(r); n > 0 {
+				e.message("%s skipped, because of an earlier fault or because the environment does not name the part: gpuaas admin check --help",
+					text.Count(n, "check"))
+			}
 			if len(r.Faults()) > 0 {
 				return &exitError{schema.ExitFailed, nil}
 			}
 			return nil
 		})
 	return c
+}
+
+// skipped is the number of checks that were not made.
+func skipped(r diagnosis.Report) (n int) {
+	for _, c := range r.Checks {
+		if c.Result == diagnosis.Skipped {
+			n++
+		}
+	}
+	return n
 }
 
 // checkAPI adds whether the admin API is ready.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/diagnosis"
+	"github.com/gpuaas/gpuaas/schema/text"
 )
 
 func newAdminCheck(e *env) *cobra.Command {
@@ -38,9 +39,13 @@ The exit code is 1 if there is a fault.`,
 			if err != nil {
 				return err
 			}
-			e.checkAPI(ctx, &r)
+			checkAPI(ctx, e, &r)
 			if err := e.print(r, func(w io.Writer) { writeReport(w, r) }); err != nil {
 				return err
+			}
+			if n := skipped(r); n > 0 {
+				e.message("%s skipped, because of an earlier fault or because the environment does not name the part: gpuaas admin check --help",
+					text.Count(n, "check"))
 			}
 			if len(r.Faults()) > 0 {
 				return &exitError{schema.ExitFailed, nil}
@@ -50,10 +55,20 @@ The exit code is 1 if there is a fault.`,
 	return c
 }
 
+// skipped is the number of checks that were not made.
+func skipped(r diagnosis.Report) (n int) {
+	for _, c := range r.Checks {
+		if c.Result == diagnosis.Skipped {
+			n++
+		}
+	}
+	return n
+}
+
 // checkAPI adds whether the admin API is ready.
-func (e *env) checkAPI(ctx context.Context, r *diagnosis.Report) {
+func checkAPI(ctx context.Context, e *env, r *diagnosis.Report) {
 	c := diagnosis.Check{Name: "admin API", Asked: "whether it is ready"}
-	failure, configured := e.apiReady(ctx)
+	failure, configured := apiReady(ctx, e)
 	switch {
 	case !configured:
 		r.Add(c.Skipped())

@@ -272,7 +272,7 @@ func (c directControl) stuck(ctx context.Context, q stuckQuery) (wire.StuckList,
 
 // apiFaults returns the fault of the admin API, if one is configured and not ready.
 func (c directControl) apiFaults(ctx context.Context) []wire.ControlPlaneFault {
-	failure, _ := c.env.apiReady(ctx)
+	failure, _ := apiReady(ctx, c.env)
 	if failure == nil {
 		return nil
 	}
@@ -280,7 +280,7 @@ func (c directControl) apiFaults(ctx context.Context) []wire.ControlPlaneFault {
 }
 
 // apiReady asks the admin API whether it is ready. The failure is nil if it is, or if none is configured.
-func (e *env) apiReady(ctx context.Context) (failure *schema.Error, configured bool) {
+func apiReady(ctx context.Context, e *env) (failure *schema.Error, configured bool) {
 	d := e.newDoer()
 	if d.base == defaultAPIURL && e.flags.apiURL == "" && e.getenv("GPUAAS_API_URL") == "" {
 		return nil, false

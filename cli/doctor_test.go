@@ -343,4 +343,5 @@ func TestAdminCheck(t *testing.T) {
 	delete(h.vars, "GPUAAS_API_URL")
 	require.Equal(t, schema.ExitFailed, h.run("admin", "check"))
 	require.Regexp(t, `skipped +admin API`, h.out.String())
+	require.Contains(t, h.err.String(), "1 check skipped, because of an earlier fault or because the environment does not name the part")
 }

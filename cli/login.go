@@ -52,7 +52,7 @@ be sent unencrypted is rejected without --insecure-http.`,
 			if err == nil {
 				e.message("stored the token of context %s in %s (mode 0600)", name, e.configPath())
 				e.warnPlain(address)
-				e.warnHidden(address)
+				warnHidden(e, address)
 			}
 			return err
 		})
@@ -61,7 +61,7 @@ be sent unencrypted is rejected without --insecure-http.`,
 }
 
 // warnHidden names the environment variables because of which commands do not use the stored token.
-func (e *env) warnHidden(address string) {
+func warnHidden(e *env, address string) {
 	if name := e.tokenVariable(); name != "" {
 		e.message("warning: %[1]s is set, and commands use its token: unset %[1]s", name)
 	}

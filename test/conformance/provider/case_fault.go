@@ -65,17 +65,17 @@ func (b *bench) faulted(f fault, call func(ctx context.Context) error) error {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithCancel(ctx)
 			defer cancel()
-			go b.cancelWaiting(ctx, cancel)
+			go cancelWaiting(ctx, b.Faults, cancel)
 		}
 		return call(ctx)
 	})
 }
 
 // cancelWaiting cancels the context when a slow request waits for it.
-func (b *bench) cancelWaiting(ctx context.Context, cancel context.CancelFunc) {
+func cancelWaiting(ctx context.Context, f Faults, cancel context.CancelFunc) {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
-	for !b.Faults.Waiting() {
+	for !f.Waiting() {
 		select {
 		case <-ctx.Done():
 			return

@@ -149,8 +149,7 @@ func TestResumeOfARollback(t *testing.T) {
 	}
 }
 
-// TestStalledRotation: a rotation at which nothing looks waits for a worker, whatever else it waits for. It does
-// not look as if it would continue automatically.
+// TestStalledRotation: a rotation at which nothing looks waits for a worker, whatever else it waits for.
 func TestStalledRotation(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2041, 3, 1, 0, 0, 0, 0, time.UTC)

@@ -108,4 +108,5 @@ func TestPageNotInTime(t *testing.T) {
 	w := httptest.NewRecorder()
 	s.handler.ServeHTTP(w, r)
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.Contains(t, w.Body.String(), "Next: <code>gpuaas stuck</code>")
 }

@@ -194,10 +194,14 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, subject Subject, 
 	if e.Kind == schema.KindInternal {
 		e = schema.NewError(schema.KindInternal, "internal error")
 	}
+	next := strings.TrimSpace(e.Next)
+	if e.Kind == schema.KindServiceUnavailable && next == "" {
+		next = "gpuaas stuck" // names the service
+	}
 	req := &request{Request: r, Subject: subject, Revision: c.hub.revision(), Now: c.cfg.Now(), console: c,
 		Region: r.Header.Get("Gpuaas-Region") != ""}
 	page := errorPage{Status: status, Code: e.Kind, Message: e.Message, Reason: e.Reason,
-		Next: strings.TrimSpace(e.Next), CorrelationID: edge.CorrelationID(r.Context())}
+		Next: next, CorrelationID: edge.CorrelationID(r.Context())}
 	if stale, ok := errors.AsType[*staleError](err); ok {
 		page.Now, page.Link = stale.now, stale.link
 	}

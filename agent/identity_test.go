@@ -244,21 +244,21 @@ func TestLostMessages(t *testing.T) {
 						t.Parallel()
 						for k := 1; k <= 6; k += stride(3) {
 							r := s.prepare(t)
-							r.wire.n = 0
+							r.wire.n.Store(0)
 							r.wire.lose = func(n int, _ string) string {
 								if n >= k && n < k+times {
 									return lost
 								}
 								return ""
 							}
-							for r.wire.n < k+times-1 && r.wire.n < 8 {
+							for n := r.wire.n.Load(); n < int64(k+times-1) && n < 8; n = r.wire.n.Load() {
 								if r.agent == nil {
 									require.True(t, r.boot())
 								}
-								before := r.wire.n
+								before := r.wire.n.Load()
 								out := r.step()
 								r.pass(min(max(out.Wait, time.Second), time.Minute))
-								if restart && r.wire.n > before {
+								if restart && r.wire.n.Load() > before {
 									r.agent.Close()
 									r.agent = nil
 								}

@@ -204,7 +204,7 @@ func TestBackOffWhileLocked(t *testing.T) {
 	t.Parallel()
 	r := enrolled(t)
 	r.book.IsLocked = true
-	r.wire.n = 0
+	r.wire.n.Store(0)
 	var waits []time.Duration
 	for end := r.local.Now().Add(12 * time.Hour); r.local.Now().Before(end); {
 		out := r.step()
@@ -213,7 +213,7 @@ func TestBackOffWhileLocked(t *testing.T) {
 		}
 		r.pass(max(out.Wait, time.Second))
 	}
-	require.Less(t, r.wire.n, 110, "a locked node hammers")
+	require.Less(t, r.wire.n.Load(), int64(110), "a locked node hammers")
 	require.LessOrEqual(t, waits[len(waits)-1], 15*time.Minute)
 	require.Greater(t, waits[len(waits)-1], 6*time.Minute)
 	require.True(t, r.logged("node is locked"))
@@ -268,10 +268,10 @@ func TestRecoverAfterCAChange(t *testing.T) {
 	next := agenttest.NewAuthority(t, "next node ca")
 	r.book.Live = []agenttest.Authority{next}
 	r.wire.accept = func() [][]byte { return [][]byte{next.Cert.RawSubject} }
-	r.wire.n = 0
+	r.wire.n.Store(0)
 	out := r.step()
 	require.ErrorIs(t, out.poll, identity.ErrIssuer)
-	require.Zero(t, r.wire.n)
+	require.Zero(t, r.wire.n.Load())
 	out = r.step()
 	require.Equal(t, identity.ActRecover, out.Action)
 	require.NoError(t, out.poll)
@@ -433,9 +433,9 @@ func TestWipeAfterRemoval(t *testing.T) {
 				require.NoFileExists(t, r.conf.KeyPath)
 				require.NoFileExists(t, r.conf.CertPath)
 				require.True(t, r.boot())
-				r.wire.n = 0
+				r.wire.n.Store(0)
 				require.NoError(t, r.agent.Run(t.Context()))
-				require.Zero(t, r.wire.n, "a removed node speaks")
+				require.Zero(t, r.wire.n.Load(), "a removed node speaks")
 
 				r.f.Removal = nil
 				r.book.IsRemoved, r.book.Tokens = false, map[string]*agenttest.EnrollToken{}

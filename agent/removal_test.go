@@ -59,10 +59,10 @@ func TestUnprovenRemoval(t *testing.T) {
 			r.book.IsRemoved, r.f.Removal = true, func() json.RawMessage { return document(r) }
 			attempts := 0
 			for begin := r.clock.Now(); r.clock.Now().Sub(begin) < 20*time.Hour; { // shorter than the certificate's life
-				r.wire.n = 0
+				r.wire.n.Store(0)
 				out := r.step()
 				require.False(t, out.Removed)
-				attempts += min(r.wire.n, 1)
+				attempts += min(int(r.wire.n.Load()), 1)
 				require.LessOrEqual(t, out.Wait, 15*time.Minute)
 				r.pass(max(out.Wait, time.Second))
 				if attempts == 3 {

@@ -77,9 +77,9 @@ func TestPruneOldVersions(t *testing.T) {
 		return nil
 	}
 	r.pass(trust.CertTTL + time.Hour)
-	r.wire.n = 0
+	r.wire.n.Store(0)
 	require.Equal(t, identity.ActRecover, r.step().Action)
-	require.Equal(t, 2, r.wire.n)
+	require.EqualValues(t, 2, r.wire.n.Load())
 }
 
 // TestKeepConfirmedVersion: renewals that are stored and then

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ type wireLog struct {
 	// "answer" is lost after the server's work, and of a "copied" one a copy
 	// arrives later, whose answer is dropped.
 	lose func(n int, call string) string // a call is "POST /tasks/wait"
-	n    int
+	n    atomic.Int64
 	down bool
 }
 
@@ -99,10 +100,10 @@ func (c carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 			state.PeerCertificates = append(state.PeerCertificates, parsed)
 		}
 	}
-	c.n++
+	n := int(c.n.Add(1))
 	lost := ""
 	if c.lose != nil {
-		lost = c.lose(c.n, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/internal/v1/nodes/"+c.f.ID.NodeID))
+		lost = c.lose(n, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/internal/v1/nodes/"+c.f.ID.NodeID))
 	}
 	if lost == "request" {
 		return nil, errLost

@@ -220,15 +220,13 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestRunEndsOfARound reads the runs of 1,000 open operations.
+// TestRunEndsOfARound reads the runs of more open operations than are read at a time.
 func TestRunEndsOfARound(t *testing.T) {
 	c := connect(t)
-	ops := openRuns(t, c, 1000)
-	started := time.Now()
+	ops := openRuns(t, c, 5*describers)
 	ends, errs := c.Operations.RunEnds(t.Context(), ops)
 	require.NoError(t, errors.Join(errs...))
 	require.Equal(t, make([]lifecycle.RunEnd, len(ops)), ends, "all are open")
-	t.Logf("read 1,000 runs in %s", time.Since(started))
 }
 
 // BenchmarkRunEnds reads the runs of 10,000 open operations, as a round of the run watcher

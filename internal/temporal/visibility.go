@@ -27,11 +27,16 @@ const visibilityPage = 1000
 // the last page: Temporal orders its pages by the start of the runs, so older
 // operations may be missing then.
 func (c Operations) Parked(ctx context.Context) (ops []lifecycle.OperationStatus, complete bool, err error) {
+	return c.listParked(ctx, visibilityPage)
+}
+
+// listParked is Parked with pages of a size.
+func (c Operations) listParked(ctx context.Context, size int32) (ops []lifecycle.OperationStatus, complete bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	var token []byte
 	for {
-		infos, next, err := c.page(ctx, attentionQuery(time.Now()), visibilityPage, token)
+		infos, next, err := c.page(ctx, attentionQuery(time.Now()), size, token)
 		if err != nil && len(ops) == 0 {
 			return nil, false, err
 		}

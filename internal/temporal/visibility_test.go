@@ -83,9 +83,7 @@ func TestParkedListsOverdue(t *testing.T) {
 // TestParkedReadsAllPages: Temporal lists the newest run first, and the oldest park is
 // of the run that started first, on the last page.
 func TestParkedReadsAllPages(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts more than a page of runs")
-	}
+	const page = 10
 	c := connect(t)
 	now := time.Now().UTC().Truncate(time.Second)
 	at := func(i int) lifecycle.Stuck {
@@ -94,11 +92,16 @@ func TestParkedReadsAllPages(t *testing.T) {
 	require.NoError(t, startParked(t, c, "oldest", at(-1), nil))
 	var group errgroup.Group
 	group.SetLimit(16)
-	for i := range visibilityPage {
+	for i := range 2 * page {
 		group.Go(func() error { return startParked(t, c, fmt.Sprintf("gpu-%d", i), at(i), nil) })
 	}
 	require.NoError(t, group.Wait())
-	parked := parkedOnceListed(t, c, visibilityPage+1)
+	var parked []lifecycle.OperationStatus
+	harness.Eventually(t, "all are listed", func() bool {
+		ops, complete, err := c.Operations.listParked(t.Context(), page)
+		parked = ops
+		return err == nil && complete && len(ops) == 2*page+1
+	})
 	require.Equal(t, "oldest", parked[0].Node.Host)
 	require.True(t, slices.IsSortedFunc(parked, func(a, b lifecycle.OperationStatus) int {
 		return a.Operation.Stuck.Since.Compare(b.Operation.Stuck.Since)

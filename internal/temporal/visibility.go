@@ -27,11 +27,11 @@ const visibilityPage = 1000
 // the last page: Temporal orders its pages by the start of the runs, so older
 // operations may be missing then.
 func (c Operations) Parked(ctx context.Context) (ops []lifecycle.OperationStatus, complete bool, err error) {
-	return c.listParked(ctx, visibilityPage)
+	return listParked(ctx, c, visibilityPage)
 }
 
-// listParked is Parked with pages of a size.
-func (c Operations) listParked(ctx context.Context, size int32) (ops []lifecycle.OperationStatus, complete bool, err error) {
+// listParked lists as Operations.Parked, with pages of a size.
+func listParked(ctx context.Context, c Operations, size int32) (ops []lifecycle.OperationStatus, complete bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callBudget)
 	defer cancel()
 	var token []byte

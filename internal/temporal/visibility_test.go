@@ -98,7 +98,7 @@ func TestParkedReadsAllPages(t *testing.T) {
 	require.NoError(t, group.Wait())
 	var parked []lifecycle.OperationStatus
 	harness.Eventually(t, "all are listed", func() bool {
-		ops, complete, err := c.Operations.listParked(t.Context(), page)
+		ops, complete, err := listParked(t.Context(), c.Operations, page)
 		parked = ops
 		return err == nil && complete && len(ops) == 2*page+1
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
 
+	api "github.com/gpuaas/gpuaas/api/client"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -239,9 +240,11 @@ func (s *sweep) view(e *endedRun) (v wire.NodeView) {
 
 func (s *sweep) request(e *endedRun, a lifecycle.Action, o lifecycle.Options) lifecycle.Operation {
 	s.Helper()
-	var response wire.LifecycleResponse
-	callAdminAPI(s.T, http.MethodPost, "/nodes/"+e.id+"/"+string(a), wire.LifecycleRequest{Reason: "test", Options: o}, &response)
-	return response.Operation
+	c, err := api.New(shared.Getenv("GPUAAS_API_URL"), api.WithToken(shared.Getenv("GPUAAS_API_TOKEN")))
+	require.NoError(s, err)
+	started, err := c.Start(s.Context(), e.id, a, wire.LifecycleRequest{Reason: "test", Options: o}) // repeats what a busy worker did not take
+	require.NoError(s, err)
+	return started.Operation
 }
 
 // brief reports whether the operation runs only for a short time without its agent, because its

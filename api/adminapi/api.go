@@ -67,8 +67,7 @@ type Config struct {
 	// ReleaseKeys are the public keys of the agent's releases, for bundles; empty for none.
 	ReleaseKeys string
 	// Release returns the signed document of a version of the agent for an architecture (GOARCH; empty
-	// if it is not known). KindNotFound or
-	// KindInvalidRequest if there is none that can be used.
+	// if it is not known). KindNotFound or KindInvalidRequest if there is none that can be used.
 	Release func(version, arch string) (string, error)
 	// Ready returns nil if the process can serve requests.
 	Ready func() error

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -53,10 +52,13 @@ func (r releases) document(version, arch string) (string, error) {
 	if !trust.ValidVersion(version) {
 		return "", schema.NewError(schema.KindInvalidRequest, "%.64q is not the version of a release", version).WithReason("bad_version")
 	}
+	if arch != trust.ArchARM64 { // which a node reported: no other text is shown
+		arch = trust.ArchAMD64
+	}
 	text, err := os.ReadFile(filepath.Join(r.dir, trust.ReleaseFile(version, arch)))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", schema.NewError(schema.KindNotFound, "gpuaas-api has no release %s of the agent for %s; it has %s", version, cmp.Or(arch, trust.ArchAMD64), r.list()).
+		return "", schema.NewError(schema.KindNotFound, "gpuaas-api has no release %s of the agent for %s; it has %s", version, arch, r.list()).
 			WithReason("no_release").WithNext("put the signed release into the folder GPUAAS_AGENT_RELEASES of each gpuaas-api: gpuaas admin sign-agent --help")
 	case err != nil:
 		return "", schema.Wrap(schema.KindServiceUnavailable, err, "reading release %s", version)

@@ -102,6 +102,8 @@ func TestReleaseOfAnArchitecture(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, signed.SHA256, arch)
 	}
+	_, err = r.document("v9.0.0", "say, gpuaas node remove")
+	require.ErrorContains(t, err, "no release v9.0.0 of the agent for amd64;")
 	_, err = r.document("v2.0.0@arm64", "")
 	require.Equal(t, "bad_version", schema.AsError(err).Reason)
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,45 +14,56 @@ import (
 // counter, and events in its history.
 type budget struct{ actions, events int }
 
-// TestLifecycle runs one node through its lifecycle and compares each operation with
-// its budget. It runs alone, because the server's counter covers all operations.
+// TestLifecycle runs a node through its lifecycle and compares each operation with its
+// budget. It runs alone, because the server's counter covers the whole namespace. An
+// activity that a busy machine retries and a run that an earlier test left count too,
+// so a lifecycle that is over a budget runs again with another node. Such actions only
+// add to the count: an operation that needs more than its budget fails each time.
 func TestLifecycle(t *testing.T) {
 	pauseSchedules(t)
-	nodeHost, id := register(t, "life")
+	const tries = 3
+	for try := 1; ; try++ {
+		over := runLifecycle(t, fmt.Sprintf("life-%d", try))
+		if len(over) == 0 {
+			return
+		}
+		t.Logf("lifecycle %d is over its budget: %v", try, over)
+		require.Less(t, try, tries, "over the budget in each lifecycle: %v", over)
+	}
+}
+
+// lifecycleCommand is one command of a node's lifecycle.
+type lifecycleCommand struct {
+	args   []string
+	state  lifecycle.NodeState
+	budget budget
+	before func()
+}
+
+// runLifecycle runs a new node through its lifecycle and returns the operations that
+// were over their budget of actions.
+func runLifecycle(t *testing.T, name string) (over []string) {
+	t.Helper()
+	nodeHost, id := register(t, name)
 	require.Equal(t, lifecycle.NodeRegistered, show(t, nodeHost).State)
 	ok(t, "dev", "agent", nodeHost, "--detach", "--dir", shared.Dir)
 	eventually(t, "active", func() bool { return show(t, nodeHost).State == lifecycle.NodeActive })
-
-	steps := []struct {
-		args   []string
-		state  lifecycle.NodeState
-		budget budget
-		before func()
-	}{
-		{args: []string{"node", "provision", nodeHost}, state: lifecycle.NodeActive, budget: budget{30, 70}},
-		{args: []string{"node", "drain", nodeHost, "--yes", "--cordon-only"}, state: lifecycle.NodeActive, budget: budget{12, 25}},
-		{args: []string{"node", "uncordon", nodeHost}, state: lifecycle.NodeActive, budget: budget{12, 25}},
-		{args: []string{"node", "quarantine", nodeHost}, state: lifecycle.NodeQuarantined, budget: budget{12, 25}},
-		{args: []string{"node", "release", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
-		{args: []string{"node", "drain", nodeHost, "--yes"}, state: lifecycle.NodeDrained, budget: budget{16, 40},
-			before: func() { startWorkload(t, nodeHost, "job-1", "sleep", "3600") }},
-		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{12, 25}},
-		{args: []string{"node", "reactivate", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
-		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{12, 25}},
-		{args: []string{"node", "remove", nodeHost, "--yes"}, state: lifecycle.NodeRemoved, budget: budget{10, 25}},
-	}
-	for _, s := range steps {
-		if s.before != nil {
-			s.before()
+	for _, c := range lifecycleCommands(t, nodeHost) {
+		if c.before != nil {
+			c.before()
 		}
 		before := actions(t)
-		done := act(t, s.args...)
-		require.Equal(t, lifecycle.OperationCompleted, done.Operation.Status, s.args)
-		require.Equal(t, s.state, show(t, id).State, s.args)
-		spent, events := actions(t)-before, historyLength(t, done.Operation)
-		t.Logf("%s: %d billable actions, %d events", done.Operation.Action, spent, events)
-		require.LessOrEqual(t, spent, s.budget.actions, "%s costs too many actions", done.Operation.Action)
-		require.LessOrEqual(t, events, s.budget.events, "%s has too many events", done.Operation.Action)
+		done := act(t, c.args...)
+		require.Equal(t, lifecycle.OperationCompleted, done.Operation.Status, c.args)
+		require.Equal(t, c.state, show(t, id).State, c.args)
+		spent, types := actionsSince(t, before)
+		events := historyLength(t, done.Operation)
+		cost := fmt.Sprintf("%s: %d billable actions %v, %d events", done.Operation.Action, spent, types, events)
+		t.Log(cost)
+		if spent > c.budget.actions {
+			over = append(over, cost)
+		}
+		require.LessOrEqual(t, events, c.budget.events, "%s has too many events", done.Operation.Action)
 		for _, p := range done.Operation.Phases {
 			require.Equal(t, lifecycle.PhaseCompleted, p.State, "%s/%s", done.Operation.Action, p.Name)
 		}
@@ -62,6 +74,26 @@ func TestLifecycle(t *testing.T) {
 	require.Equal(t, lifecycle.InstanceTerminated, show(t, id).Instance.State)
 	ok(t, "audit", "--verify")
 	record(t, id, "life")
+	return over
+}
+
+func lifecycleCommands(t *testing.T, nodeHost string) []lifecycleCommand {
+	t.Helper()
+	return []lifecycleCommand{
+		{args: []string{"node", "provision", nodeHost}, state: lifecycle.NodeActive, budget: budget{30, 70}},
+		{args: []string{"node", "drain", nodeHost, "--yes", "--cordon-only"}, state: lifecycle.NodeActive, budget: budget{12, 25}},
+		{args: []string{"node", "uncordon", nodeHost}, state: lifecycle.NodeActive, budget: budget{12, 25}},
+		{args: []string{"node", "quarantine", nodeHost}, state: lifecycle.NodeQuarantined, budget: budget{12, 25}},
+		{args: []string{"node", "release", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
+		{
+			args: []string{"node", "drain", nodeHost, "--yes"}, state: lifecycle.NodeDrained, budget: budget{16, 40},
+			before: func() { startWorkload(t, nodeHost, "job-1", "sleep", "3600") },
+		},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{12, 25}},
+		{args: []string{"node", "reactivate", nodeHost}, state: lifecycle.NodeActive, budget: budget{16, 40}},
+		{args: []string{"node", "retire", nodeHost, "--yes"}, state: lifecycle.NodeRetired, budget: budget{12, 25}},
+		{args: []string{"node", "remove", nodeHost, "--yes"}, state: lifecycle.NodeRemoved, budget: budget{10, 25}},
+	}
 }
 
 // TestBusyNodeAndForce: retire rejects a busy node, a drain that cannot stop a workload

@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -37,9 +38,9 @@ func dial(t *testing.T) client.Client {
 	return c
 }
 
-// actions reads the server's own counter of billable actions in our namespace.
+// actions reads the server's own counters of billable actions in our namespace, by type.
 // Queries are excluded, because people and the Web UI cause them, not the operation.
-func actions(t *testing.T) int {
+func actions(t *testing.T) map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), conditionTimeout)
 	defer cancel()
@@ -52,17 +53,30 @@ func actions(t *testing.T) int {
 	families, err := parser.TextToMetricFamilies(answer.Body)
 	require.NoError(t, err)
 	require.Contains(t, families, "action_total", "the server counts no actions")
-	total := 0.0
+	out := map[string]int{}
 	for _, m := range families["action_total"].GetMetric() {
 		labels := map[string]string{}
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
 		}
 		if labels["namespace"] == shared.Getenv("TEMPORAL_NAMESPACE") && labels["action_type"] != "grpc_QueryWorkflow" {
-			total += m.GetCounter().GetValue()
+			out[labels["action_type"]] += int(m.GetCounter().GetValue())
 		}
 	}
-	return int(total)
+	return out
+}
+
+// actionsSince returns how many billable actions the server counted since before, with
+// their types.
+func actionsSince(t *testing.T, before map[string]int) (total int, types map[string]int) {
+	t.Helper()
+	types = actions(t)
+	for name, count := range types {
+		types[name] = count - before[name]
+		total += types[name]
+	}
+	maps.DeleteFunc(types, func(_ string, n int) bool { return n == 0 })
+	return total, types
 }
 
 // pauseSchedules pauses the schedules until the test ends, because the server counts their

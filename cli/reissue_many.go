@@ -20,7 +20,7 @@ const (
 	reissueRefused    bulkOutcome = "refused"     // --dry-run: it would be refused
 	reissueDone       bulkOutcome = "done"        // the node polls with the new identity
 	reissueWritten    bulkOutcome = "written"     // --no-wait: its bundle is written
-	reissueWaiting    bulkOutcome = "waiting"     // the node has not claimed its token
+	reissueWaiting    bulkOutcome = "waiting"     // accepted: the node has not claimed its token, or the reissue has not begun
 	reissueNotStarted bulkOutcome = "not_started" // interrupted before its turn
 )
 
@@ -124,6 +124,8 @@ func (m *reissueMany) one(ctx context.Context, r *reissueRow) {
 	switch {
 	case errors.Is(err, &schema.Error{Kind: schema.KindOperationInProgress}):
 		r.Outcome, r.Reason = reissueWaiting, "reissued before: "+t.inError(err).Error()
+	case err != nil && lifecycle.StartAccepted(schema.AsError(err).Reason):
+		r.Outcome, r.Reason = reissueWaiting, t.inError(err).Error()+"; its bundle was not received: when it runs, use gpuaas node bootstrap-script "+t.name()
 	case err != nil:
 		r.Outcome, r.Reason = bulkFailed, t.inError(err).Error()
 	case o.waits():

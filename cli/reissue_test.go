@@ -203,6 +203,14 @@ func TestReissueMany(t *testing.T) {
 		h.api.refuseReissue["gpu-02"] = schema.NewError(schema.KindOperationInProgress, "cannot reissue-enrollment: reissue-enrollment is in progress on this node")
 		h.golden("reissue-many-failed", many(h, "--selector", "sku=h100", "--max-parallel", "1", "--no-wait", "-o", "json")...)
 	})
+	t.Run("some accepted without a worker", func(t *testing.T) {
+		t.Parallel()
+		h := setup(t)
+		fleet(h, 2)
+		h.api.refuseReissue["gpu-01"] = schema.NewError(schema.KindServiceUnavailable, "Temporal accepted operation 42, but no worker responded within 20s").
+			WithReason(lifecycle.ReasonNoWorker)
+		h.golden("reissue-many-accepted", many(h, "--selector", "sku=h100", "--max-parallel", "1", "--no-wait", "-o", "json")...)
+	})
 	t.Run("plan", func(t *testing.T) {
 		t.Parallel()
 		h := setup(t)

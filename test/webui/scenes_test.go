@@ -293,8 +293,8 @@ func resolveByCommand(t *testing.T, p *page, op wire.StuckOperation) {
 // the pause of up to 30 seconds before the next write.
 func resolveItself(t *testing.T, _ *page, op wire.StuckOperation) {
 	t.Helper()
-	heal(t, op.Host)
 	change(t, op.Host, "", "retry_policy.maximum_interval", &activity.ActivityOptions{
 		RetryPolicy: &common.RetryPolicy{MaximumInterval: durationpb.New(time.Second)}})
+	heal(t, op.Host)
 	ended(t, op.Host)
 }

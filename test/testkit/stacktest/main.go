@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/gpuaas/gpuaas/test/stack"
 )
@@ -69,12 +70,13 @@ func (s Suite) run(m *testing.M) (code int, err error) {
 			return 1, err
 		}
 	}
+	started := time.Now()
 	up, err := stack.UpWith(context.Background(), bin, filepath.Join(folder, "dev"), env)
 	defer func() { err = errors.Join(err, up.Down()) }()
 	if err != nil {
 		return 1, err
 	}
-	end, err := s.Use(&Stack{up, folder})
+	end, err := s.Use(&Stack{Stack: up, Folder: folder, Started: started})
 	if end != nil {
 		defer end()
 	}

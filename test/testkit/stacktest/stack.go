@@ -25,10 +25,12 @@ const (
 )
 
 // Stack is a running stack. Folder is the temporary folder of the suite, which has that of the stack.
+// Started is a time before the start of the stack.
 type Stack struct {
 	*stack.Stack
 
-	Folder string
+	Folder  string
+	Started time.Time
 }
 
 // Eventually waits until a condition holds.

@@ -111,29 +111,14 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 	if err != nil {
 		return rotation.CA{}, err
 	}
-	has := slices.ContainsFunc(all, func(i caIssuer) bool { return i.is(of.NewKey) })
-	if of.Phase == rotation.Stage && !has {
+	if of.Phase == rotation.Stage && !slices.ContainsFunc(all, func(i caIssuer) bool { return i.is(of.NewKey) }) {
 		if err := r.createCA(ctx, of.NewKey); err != nil {
 			return rotation.CA{}, err
 		}
 	}
-	issues := of.OldKey
-	retires := func(caIssuer) bool { return false }
-	replaced := slices.ContainsFunc(all, func(i caIssuer) bool { return i.is(of.OldKey) && i.live() })
-	switch of.Phase {
-	case rotation.Activate, rotation.Grace:
-		issues = of.NewKey
-	case rotation.Retire: // also a CA that a rotation left which a revocation ended
-		issues, retires = of.NewKey, func(i caIssuer) bool { return !i.is(of.NewKey) }
-	case rotation.Restore, rotation.Remove:
-		if !replaced {
-			return rotation.CA{}, rotation.ErrKeyRetired(of.OldKey)
-		}
-		retires = func(i caIssuer) bool { return of.Phase == rotation.Remove && i.is(of.NewKey) }
-	case rotation.Stage, rotation.Revoke:
-		if !replaced && has { // the record is older than the end of the rotation
-			issues = of.NewKey
-		}
+	issues, retires, err := r.phaseCA(ctx, of, all)
+	if err != nil {
+		return rotation.CA{}, err
 	}
 	if err := r.selectCA(ctx, issues); err != nil {
 		return rotation.CA{}, err
@@ -144,6 +129,47 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 		}
 	}
 	return r.readCA(ctx, issues)
+}
+
+// phaseCA returns the CA that issues in a phase, and which ones the phase retires. The record may
+// be older than the CAs, because the database was restored or the run was delayed. So a retired CA
+// is not selected, and no CA is retired for it.
+func (r *Rotator) phaseCA(ctx context.Context, of rotation.Rotation, all []caIssuer) (issues string, retires func(caIssuer) bool, err error) {
+	is := func(name string, live bool) bool {
+		return slices.ContainsFunc(all, func(i caIssuer) bool { return i.is(name) && i.live() == live })
+	}
+	none := func(caIssuer) bool { return false }
+	back := of.Phase == rotation.Restore || of.Phase == rotation.Remove
+	switch oldLive := is(of.OldKey, true); {
+	case back && !oldLive:
+		return "", none, rotation.ErrKeyRetired(of.OldKey)
+	case back:
+		return of.OldKey, func(i caIssuer) bool { return of.Phase == rotation.Remove && i.is(of.NewKey) }, nil
+	case is(of.NewKey, false) && oldLive: // the record is older than the end of the rollback
+		return "", none, rotation.ErrCARetired(of.NewKey)
+	case is(of.NewKey, false): // the record is older than a later rotation
+		issues, err = r.laterCA(ctx, all)
+		return issues, none, err
+	case of.Phase == rotation.Retire: // also a CA that a rotation left which a revocation ended
+		return of.NewKey, func(i caIssuer) bool { return !i.is(of.NewKey) }, nil
+	case of.Phase == rotation.Stage && (oldLive || !is(of.NewKey, true)):
+		return of.OldKey, none, nil
+	}
+	return of.NewKey, none, nil // in Stage, the record is older than the end of the rotation
+}
+
+// laterCA returns the CA that issues now, or the newest one that may issue.
+func (r *Rotator) laterCA(ctx context.Context, all []caIssuer) (string, error) {
+	now, err := r.issuing(ctx)
+	if err != nil || now.live() {
+		return cmp.Or(now.Name, now.ID), err
+	}
+	for _, i := range slices.Backward(all) {
+		if i.live() {
+			return cmp.Or(i.Name, i.ID), nil
+		}
+	}
+	return "", noCA(errAbsent, "a CA that may issue certificates")
 }
 
 // createCA creates a CA whose key never leaves Vault. Vault rejects a second one of the name.

@@ -157,7 +157,14 @@ func TestNodeCADriftIsRepaired(t *testing.T) {
 				want = c.apply(p)
 			}
 			for _, delayed := range current.phases[:last] {
-				c.apply(delayed)
+				c.r.Phase = delayed
+				_, err := c.rotator.ApplyCA(t.Context(), c.r)
+				if current.phases[last] == rotation.Remove && delayed != rotation.Restore {
+					require.Equal(t, "new_key_retired", schema.AsError(err).Reason)
+					c.requireCA(want, current.live, current.retired)
+				} else {
+					require.NoError(t, err)
+				}
 				require.Equal(t, want, c.apply(current.phases[last]), "after %s", delayed)
 				c.requireCA(want, current.live, current.retired)
 			}

@@ -308,6 +308,13 @@ func ErrKeyRetired(key string) error {
 		WithReason("old_key_retired").WithNext("gpuaas rotate resume --reason TEXT, which continues the rotation")
 }
 
+// ErrCARetired is the error of a rotation of the node CA after its rollback has ended in a time
+// that the database lost: Vault has retired the new CA. A rollback then ends the rotation again.
+func ErrCARetired(name string) error {
+	return schema.NewError(schema.KindInvalidRequest, "the new CA %s is retired in Vault, so the rotation cannot continue", name).
+		WithReason("new_key_retired").WithNext("gpuaas rotate rollback --reason TEXT")
+}
+
 func (r Rotation) rollback(now time.Time) (Rotation, error) {
 	switch back := r.Spec().Back; {
 	case r.Phase == Restore || r.Phase == Remove:

@@ -1,0 +1,54 @@
+package vault
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/rotation"
+)
+
+// TestNodeCALostRollback: if the database lost the end of a rollback, Vault has retired the new CA.
+// Whatever phase is on record, the old CA continues to issue, and a rollback ends the rotation again.
+func TestNodeCALostRollback(t *testing.T) {
+	c := rotatingCA(t)
+	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Restore} {
+		c.apply(p)
+	}
+	ended := c.apply(rotation.Remove)
+	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire} {
+		c.r.Phase = p
+		_, err := c.rotator.ApplyCA(t.Context(), c.r)
+		e := schema.AsError(err)
+		require.NotNil(t, e, p)
+		require.Equal(t, "new_key_retired", e.Reason)
+		require.Equal(t, "the new CA g2 is retired in Vault, so the rotation cannot continue", e.Message)
+		c.requireCA(ended, 1, 1)
+	}
+	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {
+		require.Equal(t, ended, c.apply(p), p)
+		c.requireCA(ended, 1, 1)
+	}
+}
+
+// TestNodeCALostRotation: if the database lost a whole rotation, both CAs of the record are retired.
+// The CA of the lost rotation continues to issue, and the rotation on record ends with it.
+func TestNodeCALostRotation(t *testing.T) {
+	c := rotatingCA(t)
+	first := c.r
+	for range 2 {
+		for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Retire} {
+			c.apply(p)
+		}
+		c.plan()
+	}
+	require.Equal(t, "g3", c.r.OldKey)
+	c.r.NewKey = "g3"
+	ended := c.apply(rotation.Retire)
+	c.r = first
+	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire} {
+		require.Equal(t, ended, c.apply(p), p)
+		c.requireCA(ended, 1, 2)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/internal/store"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/rotation"
 	"github.com/gpuaas/gpuaas/schema/text"
@@ -37,15 +38,24 @@ func (a *app) trustFaults(ctx context.Context) []wire.ControlPlaneFault {
 	if set, err := a.sets.NewestSet(ctx); err == nil {
 		faults = expiryFault(set, time.Now())
 	}
-	r, now, err := a.store.Rotations.OpenRotation(ctx)
-	if err != nil {
-		return faults // none is open, or the database does not respond, which is a fault of its own
+	return append(faults, openRotationFault(ctx, a.store.Rotations)...)
+}
+
+// openRotationFault reports an open rotation that needs an operator, or that cannot be read: the
+// database may respond to the reads before it only.
+func openRotationFault(ctx context.Context, rotations *store.Rotations) []wire.ControlPlaneFault {
+	r, now, err := rotations.OpenRotation(ctx)
+	if schema.KindOf(err) == schema.KindNotFound {
+		return nil
 	}
-	p, err := a.store.Rotations.RotationProgress(ctx, r)
-	if err != nil {
-		return faults
+	var p rotation.Progress
+	if err == nil {
+		p, err = rotations.RotationProgress(ctx, r)
 	}
-	return append(faults, rotationFault(rotation.Describe(r, p, now), now)...)
+	if err != nil {
+		return []wire.ControlPlaneFault{unavailable("rotation", err)}
+	}
+	return rotationFault(rotation.Describe(r, p, now), now)
 }
 
 // expiryFault reports a set whose renewal is overdue: it is renewed after half of its

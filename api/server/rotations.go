@@ -118,7 +118,7 @@ func waiveNext(nodes []rotation.Waiting, now time.Time) string {
 			return "gpuaas doctor " + n.Host + "; to continue without the node: gpuaas rotate waive --node " + n.Host + " --reason TEXT"
 		}
 	}
-	return "gpuaas rotate waive --offline --reason TEXT; a node that returns loads the sets that it missed"
+	return "gpuaas rotate waive --offline --reason TEXT; a node that returns loads the sets that it missed, and recovers if its CA is retired"
 }
 
 // waitingHosts lists the first nodes that a rotation waits for.

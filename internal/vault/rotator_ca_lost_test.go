@@ -23,7 +23,7 @@ func TestNodeCALostRollback(t *testing.T) {
 		e := schema.AsError(err)
 		require.NotNil(t, e, p)
 		require.Equal(t, "new_key_retired", e.Reason)
-		require.Equal(t, "the new CA g2 is retired in Vault, so the rotation cannot continue", e.Message)
+		require.Equal(t, "the new CA g2 is retired in Vault", e.Message)
 		c.requireCA(ended, 1, 1)
 	}
 	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {

@@ -311,7 +311,7 @@ func ErrKeyRetired(key string) error {
 // ErrCARetired is the error of a rotation of the node CA after its rollback has ended in a time
 // that the database lost: Vault has retired the new CA. A rollback then ends the rotation again.
 func ErrCARetired(name string) error {
-	return schema.NewError(schema.KindInvalidRequest, "the new CA %s is retired in Vault, so the rotation cannot continue", name).
+	return schema.NewError(schema.KindInvalidRequest, "the new CA %s is retired in Vault", name).
 		WithReason("new_key_retired").WithNext("gpuaas rotate rollback --reason TEXT")
 }
 

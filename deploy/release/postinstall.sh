@@ -22,14 +22,16 @@ if [ -e "$root$sysusers" ]; then
 	chgrp "${group:-gpuaas}" "$root/etc/gpuaas" "$root$config.example"
 fi
 
-# Debian's helper enables a unit that is new or was removed, and keeps an administrator's choice to
-# disable it.
+# Debian's helper keeps an administrator's choice to disable a unit. It has no record of a unit that is
+# new or was removed.
 if command -v deb-systemd-helper >/dev/null 2>&1; then
+	if ! deb-systemd-helper --quiet debian-installed "$unit"; then action=restart; fi
 	deb-systemd-helper unmask "$unit" >/dev/null || :
-	before=no
-	if deb-systemd-helper --quiet was-enabled "$unit"; then before=yes; fi
-	deb-systemd-helper enable "$unit" >/dev/null || :
-	if [ "$before" = no ] && deb-systemd-helper --quiet was-enabled "$unit"; then action=restart; fi
+	if deb-systemd-helper --quiet was-enabled "$unit"; then
+		deb-systemd-helper enable "$unit" >/dev/null || :
+	else
+		deb-systemd-helper update-state "$unit" >/dev/null || :
+	fi
 elif [ "$action" = restart ]; then
 	systemctl enable "$unit" >/dev/null 2>&1 || :
 fi

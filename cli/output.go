@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -94,7 +95,9 @@ type listing[T any] struct {
 	empty  string
 	header []string
 	// wide is the number of the last columns that only -o wide shows.
-	wide  int
+	wide int
+	// stack prints a block of lines per row if the table is wider than the terminal.
+	stack bool
 	cells func(T) []string
 	// name is the row's name for -o name.
 	name func(T) string
@@ -120,11 +123,42 @@ func printList[T any](e *console, l listing[T]) error {
 		if e.output == formatTable {
 			columns -= l.wide
 		}
-		row(w, l.header[:columns]...)
+		cells := [][]string{l.header[:columns]}
 		for _, r := range l.rows {
-			row(w, l.cells(r)[:columns]...)
+			cells = append(cells, l.cells(r)[:columns])
+		}
+		if l.stack && e.tty.out && e.tty.width() > 0 && widthOf(cells) > e.tty.width() {
+			stack(w, cells)
+			return
+		}
+		for _, c := range cells {
+			row(w, c...)
 		}
 	}, names...)
+}
+
+// widthOf is the number of columns of the terminal that a table of rows takes.
+func widthOf(table [][]string) (width int) {
+	for column := range table[0] {
+		widest := 0
+		for _, cells := range table {
+			widest = max(widest, utf8.RuneCountInString(cells[column]))
+		}
+		width += widest + 2
+	}
+	return width - 2
+}
+
+// stack writes each row below the header of a table as lines of a label and a value.
+func stack(w io.Writer, table [][]string) {
+	for i, cells := range table[1:] {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		for column, cell := range cells {
+			row(w, table[0][column], cell)
+		}
+	}
 }
 
 // machine reports whether the output is for programs.

@@ -141,7 +141,7 @@ func printStuck(e *console, list wire.StuckList, q stuckQuery) error {
 	}
 	err := printList(e, listing[wire.StuckOperation]{
 		object: list, rows: withNodes(list), empty: empty,
-		header: []string{"NODE", "ACTION", "PHASE", "WAITING ON", "SINCE", "WHY", "NEXT", "ID"}, wide: 1,
+		header: []string{"NODE", "ACTION", "PHASE", "WAITING ON", "SINCE", "WHY", "NEXT", "ID"}, wide: 1, stack: true,
 		cells: func(o wire.StuckOperation) []string {
 			s := cmp.Or(o.Stuck, &lifecycle.Stuck{Since: o.StartedAt})
 			t := target{id: o.NodeID, host: o.Host}

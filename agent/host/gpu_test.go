@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -246,6 +247,26 @@ func TestProbe(t *testing.T) {
 	_, checks = probed(t, broken, nil)
 	require.False(t, checks["disk"].OK)
 	require.False(t, checks["memory"].OK)
+}
+
+// A probe that is interrupted reports no failed check: the next start of the agent repeats it.
+func TestInterruptedProbe(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	started := filepath.Join(t.TempDir(), "started")
+	p := Probe{Host: host(t, nil), StateDir: t.TempDir()}
+	p.Host.smi = nvidiaSMI{path: agenttest.Stub(t, "echo > "+started+"; exec sleep 300")}
+	result := make(chan error, 1)
+	go func() {
+		_, err := p.Run(ctx, nil)
+		result <- err
+	}()
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(started)
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-result, context.Canceled)
 }
 
 func TestUptime(t *testing.T) {

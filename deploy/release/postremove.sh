@@ -43,7 +43,10 @@ purge_agent() {
 }
 
 case $1 in
-remove) helper disable ;;
+remove)
+	# The next installation enables the unit as a new one, unless an administrator disabled it.
+	if command -v deb-systemd-helper >/dev/null 2>&1 && deb-systemd-helper --quiet was-enabled "$unit"; then helper purge; fi
+	;;
 purge)
 	helper purge
 	if [ "$package" = gpuaas-node-agent ]; then purge_agent; else purge_service; fi

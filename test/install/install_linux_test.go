@@ -60,7 +60,10 @@ func TestInstall(t *testing.T) {
 				before[name] = stateOf(m)
 			}
 		},
-		sectionEnroll:    func() { t.Run("faulty settings", func(t *testing.T) { faultySettings(t, machines[control]) }) },
+		sectionEnroll: func() {
+			t.Run("faulty settings", func(t *testing.T) { faultySettings(t, machines[control]) })
+			t.Run("package installed again", func(t *testing.T) { installedAgain(t, machines[control]) })
+		},
 		sectionDrain:     func() { t.Run("wrong CA", func(t *testing.T) { wrongCA(t, machines[node]) }) },
 		sectionDelete:    func() { removed(t, machines) },
 		sectionUninstall: func() { rotated(machines[control]) },
@@ -140,6 +143,17 @@ END
 systemctl daemon-reload
 systemctl enable --quiet --now %[1]s
 timeout 180 bash -c 'until 2>/dev/null </dev/tcp/127.0.0.1/%[3]d; do sleep 0.2; done'`, unit, flags, port))
+}
+
+// installedAgain removes a package and installs it again: its program is enabled and runs with the
+// configuration that the removal left. One that an administrator disabled stays disabled.
+func installedAgain(t *testing.T, m *systemdtest.Guest) {
+	t.Helper()
+	const again = "apt-get remove --yes gpuaas-worker; apt-get install --yes /root/gpuaas-worker_*.deb\n"
+	m.Do(again + "systemctl is-enabled gpuaas-worker; systemctl is-active gpuaas-worker")
+	_, err := m.Run(t.Context(), "systemctl disable --now gpuaas-worker\n"+again+"systemctl is-enabled gpuaas-worker || systemctl is-active gpuaas-worker")
+	require.Error(t, err, "it is enabled or runs although it was disabled")
+	m.Do("systemctl enable --now gpuaas-worker")
 }
 
 // removed checks that the drain stopped the workload, that the node is removed, and that its agent

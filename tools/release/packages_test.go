@@ -151,6 +151,30 @@ func TestInstallUpgradePurge(t *testing.T) {
 	}
 }
 
+// TestReinstall: a package that is installed again after its removal is enabled, unless an administrator
+// had disabled its unit.
+func TestReinstall(t *testing.T) {
+	t.Parallel()
+	h, r := newHost(t), newTestRelease(t)
+	built(t, r, (*release).buildPackages)
+	install := func() { h.dpkg("-i", filepath.Join(r.out, "gpuaas-node-agent_1.2.3_amd64.deb")) }
+	link := filepath.Join(h.root, "etc/systemd/system/multi-user.target.wants/gpuaas-node-agent.service")
+	install()
+	h.dpkg("-r", "gpuaas-node-agent")
+	_, err := os.Lstat(link)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	install()
+	_, err = os.Lstat(link)
+	require.NoError(t, err, "the unit is enabled again")
+
+	require.NoError(t, os.Remove(link)) // as systemctl disable does
+	install()
+	h.dpkg("-r", "gpuaas-node-agent")
+	install()
+	_, err = os.Lstat(link)
+	require.ErrorIs(t, err, os.ErrNotExist, "the unit stays disabled")
+}
+
 // TestPurgeWithAccountsOfAnAdministrator: a group that another user needs does not keep the packages
 // from being purged.
 func TestPurgeWithAccountsOfAnAdministrator(t *testing.T) {

@@ -64,6 +64,7 @@ const (
 	bulkAccepted bulkOutcome = "accepted"
 	bulkWaiting  bulkOutcome = "accepted, waiting" // Temporal has the operation, which a worker or the database delays
 	bulkOutdated bulkOutcome = "outdated"          // the operation continued, ended or parked again before
+	bulkUnknown  bulkOutcome = "not known" // a service did not respond: the request may have been accepted
 	bulkFailed   bulkOutcome = "failed"
 )
 
@@ -204,9 +205,19 @@ func (r *bulkRow) answered(verb bulkVerb, err error) {
 		r.outcome = bulkAccepted
 	case verb.Decision == "" && lifecycle.StartAccepted(reason):
 		r.outcome = bulkWaiting
+	case r.err.Kind == schema.KindServiceUnavailable && reason != lifecycle.ReasonNoWorker:
+		r.outcome, r.err = bulkUnknown, r.err.WithNext(r.look())
 	default:
 		r.outcome = bulkFailed
 	}
+}
+
+// look is the command that shows whether the request was accepted.
+func (t bulkTarget) look() string {
+	if t.operationID != "" {
+		return "gpuaas op show " + t.operationID
+	}
+	return "gpuaas op list --node " + t.host
 }
 
 // next reports whether a further request may be sent.
@@ -236,14 +247,14 @@ type bulkView struct {
 	StartedAt, EndedAt            time.Time
 	Total, Done                   int
 	Outcomes                      []bulkGroup
-	// Failures are groups of equal reasons: of what failed and, after the end of the run, of what was
-	// not sent. Rows are the first of these, and More the number of others.
+	// Failures are groups of equal reasons: of what failed or is not known and, after the end of the run,
+	// of what was not sent. Rows are the first of these, and More the number of others.
 	Failures []bulkGroup
 	Rows     []bulkFailure
 	More     int
 }
 
-// bulkFailure is a row that failed, or that was not sent.
+// bulkFailure is a row that failed, whose outcome is not known, or that was not sent.
 type bulkFailure struct{ NodeID, Host, Error, Next string }
 
 // view returns the state of the run now.
@@ -258,7 +269,7 @@ func (r *bulkRun) view() bulkView {
 			v.Done++
 		}
 		switch {
-		case row.outcome == bulkFailed:
+		case row.outcome == bulkFailed || row.outcome == bulkUnknown:
 			failures.add(row.bulkTarget, false, cmp.Or(row.err.Reason, string(row.err.Kind)), "")
 			v.failed(row, row.err.Message, row.err.Next)
 		case row.outcome == bulkNotSent && !r.endedAt.IsZero():

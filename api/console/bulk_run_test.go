@@ -87,7 +87,7 @@ func TestBulkOutcomes(t *testing.T) {
 	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
 	require.Contains(t, page, "outdated</span> <strong>1</strong>")
 	require.Contains(t, page, "accepted</span> <strong>2</strong>")
-	require.NotContains(t, page, "Failed or not sent")
+	require.NotContains(t, page, "Failed, not known or not sent")
 	require.NotContains(t, page, "Stopped")
 }
 
@@ -114,6 +114,31 @@ func TestBulkWithoutWorker(t *testing.T) {
 	s.backend.answer("POST /operations/"+operationID+"/extend", noWorker)
 	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
 	require.Contains(t, page, "failed</span> <strong>1</strong>")
+}
+
+// A request to which a service did not respond may have been accepted, so it did not fail. The page says
+// how to look.
+func TestBulkOutcomeNotKnown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	s.backend.answer("POST /nodes/"+idOf(0)+"/drain", schema.NewError(schema.KindServiceUnavailable,
+		"Temporal does not respond; the operation may have been accepted").WithReason("temporal_unreachable"))
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
+	form.Set("parallel", "1")
+	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	require.Contains(t, page, "not known</span> <strong>1</strong>")
+	require.Contains(t, page, "the operation may have been accepted")
+	require.Contains(t, page, "gpuaas op list --node gpu-0")
+	require.NotContains(t, page, "failed</span>")
+	require.Contains(t, page, "not sent</span> <strong>1</strong>")
+
+	p := parked().OperationSummary
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
+	s.backend.answer("POST /operations/"+operationID+"/extend", schema.NewError(schema.KindServiceUnavailable, "the admin API does not respond"))
+	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
+	require.Contains(t, page, "not known</span> <strong>1</strong>")
+	require.Contains(t, page, "gpuaas op show "+operationID)
 }
 
 // The keys of a run name it, so that a second run of the same plan is no repeat of the first.

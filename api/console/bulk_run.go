@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -42,6 +44,7 @@ type bulkRun struct {
 	parallel   int
 	started    time.Time
 
+	stops   sync.Mutex // held while a stop is recorded
 	mu      sync.Mutex
 	rows    []bulkRow
 	why     string // why no further request is sent
@@ -64,7 +67,7 @@ const (
 	bulkAccepted bulkOutcome = "accepted"
 	bulkWaiting  bulkOutcome = "accepted, waiting" // Temporal has the operation, which a worker or the database delays
 	bulkOutdated bulkOutcome = "outdated"          // the operation continued, ended or parked again before
-	bulkUnknown  bulkOutcome = "not known" // a service did not respond: the request may have been accepted
+	bulkUnknown  bulkOutcome = "not known"         // a service did not respond: the request may have been accepted
 	bulkFailed   bulkOutcome = "failed"
 )
 
@@ -141,6 +144,23 @@ func (b *bulkRuns) stop() {
 		r.stop("gpuaas-api stopped")
 	}
 	b.open.Wait()
+}
+
+// stopBy stops an open run for the subject of a request, and first records that. A second stop does
+// nothing.
+func (b *bulkRuns) stopBy(r *request, run *bulkRun) error {
+	run.stops.Lock()
+	defer run.stops.Unlock()
+	v := run.view()
+	if v.Stopped != "" || !v.EndedAt.IsZero() {
+		return nil
+	}
+	by := audit.Subject{Actor: r.Subject.Name, Via: Via, CorrelationID: edge.CorrelationID(r.Context())}
+	err := b.console.cfg.Trail.BulkStopped(r.Context(), BulkStop{v.ID, v.Verb, v.By, v.Reason, v.Total, v.Done}, by)
+	if err == nil {
+		run.stop("stopped by " + r.Subject.Name)
+	}
+	return err
 }
 
 // work sends the requests of a run, some at a time.

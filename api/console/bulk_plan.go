@@ -28,7 +28,8 @@ type bulkPlan struct {
 	Noun          string
 	// Groups are those to work on, by effect; Left those that are left out, by reason.
 	Groups, Left []bulkGroup
-	// Digest names exactly what would be done: another set of targets has another digest.
+	// Digest names what would be done: another set of targets has another digest, and so has another
+	// effect on one of them. The number of workloads that end is not in it, because it always changes.
 	Digest string
 	chosen []bulkTarget
 }
@@ -48,6 +49,9 @@ type bulkTarget struct {
 	nodeID, host, operationID string
 	// park is that of an operation: the decision is valid for no other one.
 	park *lifecycle.Stuck
+	// effect is what happens to it, and harm what that may damage.
+	effect string
+	harm   lifecycle.Harm
 }
 
 // planBulk reads what matches the filters and decides about each whether to work on it.
@@ -63,9 +67,9 @@ func planBulk(r *request, verb bulkVerb, of filter, harm bool) (*bulkPlan, error
 	p.Chosen = len(p.chosen)
 	ids := []string{verb.Name}
 	for _, t := range p.chosen {
-		id := t.nodeID + t.operationID
+		id := strings.Join([]string{t.nodeID, t.operationID, t.effect, string(t.harm)}, " ")
 		if t.park != nil {
-			id += t.park.Phase + t.park.Since.UTC().String()
+			id += " " + t.park.Phase + " " + t.park.Since.UTC().String()
 		}
 		ids = append(ids, id)
 	}
@@ -129,14 +133,17 @@ func (p *bulkPlan) addNode(n wire.NodeView, provider machine.Info) {
 		p.add(t, true, refusalOf(n, plan.Blockers[0]), lifecycle.HarmNone)
 		return
 	}
-	effect, harm := fmt.Sprintf("%s, %s", p.verb.Name, n.State), lifecycle.HarmNone
+	stops, fault := "", ""
+	t.harm = lifecycle.HarmNone
 	if len(plan.Workloads) > 0 {
-		effect, harm = effect+", stops "+text.Count(len(plan.Workloads), "workload"), lifecycle.HarmWork
+		stops, t.harm = ", stops "+text.Count(len(plan.Workloads), "workload"), lifecycle.HarmWork
 	}
 	if preview.ReleaseWarning(n, p.verb.Action) != "" {
-		effect += ", still has a fault"
+		fault = ", still has a fault"
 	}
-	p.add(t, false, effect, harm)
+	state := fmt.Sprintf("%s, %s", p.verb.Name, n.State)
+	t.effect = state + fault
+	p.add(t, false, state+stops+fault, t.harm)
 }
 
 // refusalOf returns why a node is left out, without what differs between nodes, so that equal reasons are
@@ -187,8 +194,8 @@ func (p *bulkPlan) addParked(op wire.OperationSummary, harm bool) {
 		return
 	}
 	o := op.Stuck.Options[i]
-	effect := fmt.Sprintf("%s, phase %s (%s): %s", op.Action, op.Stuck.Phase, op.Stuck.Reason, o.Does)
-	p.add(t, o.Harm != lifecycle.HarmNone && !harm, effect, o.Harm)
+	t.effect, t.harm = fmt.Sprintf("%s, phase %s (%s): %s", op.Action, op.Stuck.Phase, op.Stuck.Reason, o.Does), o.Harm
+	p.add(t, o.Harm != lifecycle.HarmNone && !harm, t.effect, o.Harm)
 }
 
 // request returns the path and the body of the request about a target.

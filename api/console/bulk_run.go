@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
@@ -42,6 +44,7 @@ type bulkRun struct {
 	parallel   int
 	started    time.Time
 
+	stops   sync.Mutex // held while a stop is recorded
 	mu      sync.Mutex
 	rows    []bulkRow
 	why     string // why no further request is sent
@@ -64,6 +67,7 @@ const (
 	bulkAccepted bulkOutcome = "accepted"
 	bulkWaiting  bulkOutcome = "accepted, waiting" // Temporal has the operation, which a worker or the database delays
 	bulkOutdated bulkOutcome = "outdated"          // the operation continued, ended or parked again before
+	bulkUnknown  bulkOutcome = "not known"         // a service did not respond: the request may have been accepted
 	bulkFailed   bulkOutcome = "failed"
 )
 
@@ -142,6 +146,23 @@ func (b *bulkRuns) stop() {
 	b.open.Wait()
 }
 
+// stopBy stops an open run for the subject of a request, and first records that. A second stop does
+// nothing.
+func (b *bulkRuns) stopBy(r *request, run *bulkRun) error {
+	run.stops.Lock()
+	defer run.stops.Unlock()
+	v := run.view()
+	if v.Stopped != "" || !v.EndedAt.IsZero() {
+		return nil
+	}
+	by := audit.Subject{Actor: r.Subject.Name, Via: Via, CorrelationID: edge.CorrelationID(r.Context())}
+	err := b.console.cfg.Trail.BulkStopped(r.Context(), BulkStop{v.ID, v.Verb, v.By, v.Reason, v.Total, v.Done}, by)
+	if err == nil {
+		run.stop("stopped by " + r.Subject.Name)
+	}
+	return err
+}
+
 // work sends the requests of a run, some at a time.
 func (b *bulkRuns) work(run *bulkRun) {
 	var group errgroup.Group
@@ -204,9 +225,19 @@ func (r *bulkRow) answered(verb bulkVerb, err error) {
 		r.outcome = bulkAccepted
 	case verb.Decision == "" && lifecycle.StartAccepted(reason):
 		r.outcome = bulkWaiting
+	case r.err.Kind == schema.KindServiceUnavailable && reason != lifecycle.ReasonNoWorker:
+		r.outcome, r.err = bulkUnknown, r.err.WithNext(r.look())
 	default:
 		r.outcome = bulkFailed
 	}
+}
+
+// look is the command that shows whether the request was accepted.
+func (t bulkTarget) look() string {
+	if t.operationID != "" {
+		return "gpuaas op show " + t.operationID
+	}
+	return "gpuaas op list --node " + t.host
 }
 
 // next reports whether a further request may be sent.
@@ -236,14 +267,14 @@ type bulkView struct {
 	StartedAt, EndedAt            time.Time
 	Total, Done                   int
 	Outcomes                      []bulkGroup
-	// Failures are groups of equal reasons: of what failed and, after the end of the run, of what was
-	// not sent. Rows are the first of these, and More the number of others.
+	// Failures are groups of equal reasons: of what failed or is not known and, after the end of the run,
+	// of what was not sent. Rows are the first of these, and More the number of others.
 	Failures []bulkGroup
 	Rows     []bulkFailure
 	More     int
 }
 
-// bulkFailure is a row that failed, or that was not sent.
+// bulkFailure is a row that failed, whose outcome is not known, or that was not sent.
 type bulkFailure struct{ NodeID, Host, Error, Next string }
 
 // view returns the state of the run now.
@@ -258,7 +289,7 @@ func (r *bulkRun) view() bulkView {
 			v.Done++
 		}
 		switch {
-		case row.outcome == bulkFailed:
+		case row.outcome == bulkFailed || row.outcome == bulkUnknown:
 			failures.add(row.bulkTarget, false, cmp.Or(row.err.Reason, string(row.err.Kind)), "")
 			v.failed(row, row.err.Message, row.err.Next)
 		case row.outcome == bulkNotSent && !r.endedAt.IsZero():

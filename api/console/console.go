@@ -27,6 +27,7 @@ type Config struct {
 	// token is not accepted, or not any longer.
 	Tokens   func(sum [32]byte) (s Subject, ok bool)
 	Sessions Sessions
+	Trail    Trail
 	// URL is the console's public address without a path. Requests for other hosts are
 	// refused. With the scheme https, the session's cookie is sent only over TLS. Capitals and the
 	// port that the scheme implies make no difference.

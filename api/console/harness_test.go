@@ -147,7 +147,7 @@ type site struct {
 func newSite(tb testing.TB, change ...func(*console.Config)) *site {
 	tb.Helper()
 	s := &site{tb: tb, backend: newBackend(), log: &harness.Buffer{}}
-	cfg := console.Config{API: s.backend, Sessions: &consoletest.Sessions{}, URL: &url.URL{Scheme: "http", Host: host}, Env: "test",
+	cfg := console.Config{API: s.backend, Sessions: &consoletest.Sessions{}, Trail: &consoletest.Trail{}, URL: &url.URL{Scheme: "http", Host: host}, Env: "test",
 		Log: slog.New(slog.NewJSONHandler(s.log, nil)), Now: readAt,
 		Tokens: func(sum [32]byte) (console.Subject, bool) {
 			s.backend.mu.Lock()

@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -193,13 +192,15 @@ func showBulkRun(r *request) (view, error) {
 	return view{Template: "bulkrun", Title: "Bulk run", Nav: "Bulk", Watch: watchAll, Data: run.view()}, nil
 }
 
-// stopBulk makes a run start no further request.
+// stopBulk makes a run start no further request. The audit trail names who stopped it.
 func stopBulk(r *request) (view, error) {
 	run, err := r.bulkRun()
 	if err != nil {
 		return view{}, err
 	}
-	run.stop(fmt.Sprintf("stopped by %s", r.Subject.Name))
+	if err := r.console.bulk.stopBy(r, run); err != nil {
+		return view{}, err
+	}
 	return view{Location: Prefix + "/bulk/" + run.id}, nil
 }
 

@@ -222,7 +222,7 @@ func tone(state any) string {
 	case "failed", "lost", "unhealthy", "refused", "rejected", "abandoned":
 		return "bad"
 	case "parked", "forced", "force", "skip", "skipped", "offline", "quarantined", "unknown", "work", "final",
-		string(bulkWaiting):
+		string(bulkWaiting), string(bulkUnknown):
 		return "warn"
 	case "running", "draining", "dispatched", "enrolling", "bootstrap_issued", "provisioning":
 		return "busy"

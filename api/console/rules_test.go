@@ -16,6 +16,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/console/consoletest"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
+	"github.com/gpuaas/gpuaas/schema/task"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
 	"github.com/gpuaas/gpuaas/test/harness"
@@ -92,6 +93,29 @@ func TestBulkPlanOfAnotherPark(t *testing.T) {
 	w := s.do(http.MethodPost, "/console/bulk", form)
 	require.Equal(t, http.StatusConflict, w.Code)
 	require.Empty(t, s.backend.sent(http.MethodPost))
+}
+
+// A plan whose effect on a node changed after the operator saw it is another plan. The number of the
+// workloads that end is no part of it.
+func TestBulkPlanOfAnotherEffect(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	form := confirmed(s, "/console/bulk?do=drain&host=gpu-*", "2")
+	node := wire.NodeView{ID: idOf(0), Host: "gpu-0", State: lifecycle.NodeActive, OnboardingMode: "manual"}
+	other := node
+	other.ID, other.Host = idOf(1), "gpu-1"
+	other.Workloads = []task.Workload{{Kind: "docker", Name: "train-1"}}
+	node.Workloads = other.Workloads
+	s.backend.answer("GET /nodes", wire.NodeList{Nodes: []wire.NodeView{node, other}})
+	w := s.do(http.MethodPost, "/console/bulk", form)
+	require.Equal(t, http.StatusConflict, w.Code, "the drain now stops a workload on gpu-0")
+	require.Empty(t, s.backend.sent(http.MethodPost))
+
+	form = confirmed(s, "/console/bulk?do=drain&host=gpu-*", "2")
+	node.Workloads = append(node.Workloads, task.Workload{Kind: "docker", Name: "train-2"})
+	s.backend.answer("GET /nodes", wire.NodeList{Nodes: []wire.NodeView{node, other}})
+	require.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, "/console/bulk", form).Code)
 }
 
 // The form of an action asks for the host name if the action may end workloads or cannot be undone.

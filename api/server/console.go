@@ -41,7 +41,7 @@ func (a *app) newConsole(api http.Handler) (*console.Console, error) {
 		return nil, err
 	}
 	a.Log.Info("serving the console", slog.String("url", public.String()+console.Prefix+"/"))
-	return console.New(console.Config{API: inProcess{api}, Tokens: consoleTokens(a.cfg.tokens), Sessions: a.store.Console,
+	return console.New(console.Config{API: inProcess{api}, Tokens: consoleTokens(a.cfg.tokens), Sessions: a.store.Console, Trail: a.store.Console,
 		URL: public, Hosts: hosts, Env: a.cfg.Env, Log: a.Log, Observe: a.Metrics.HTTPRequests(listenerConsole)})
 }
 

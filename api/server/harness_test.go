@@ -227,7 +227,7 @@ func (c *cluster) replicaOn(url string) *replica {
 	server := node.Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil })
 	group.Go(func() { _ = node.Run(ctx) })
 	group.Go(func() { _ = server.ServeTLS(node.Listener(ln, nil), "", "") })
-	r.console = console.Config{API: inProcess{adminAPI.Handler()}, Tokens: consoleTokens(tokens), Sessions: adminSide.Console, Log: log}
+	r.console = console.Config{API: inProcess{adminAPI.Handler()}, Tokens: consoleTokens(tokens), Sessions: adminSide.Console, Trail: adminSide.Console, Log: log}
 	admin := httptest.NewServer(adminAPI.Handler())
 	r.admin = admin.URL + "/api/v1/admin"
 	c.tb.Cleanup(func() {

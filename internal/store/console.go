@@ -3,14 +3,16 @@ package store
 import (
 	"context"
 	"crypto/sha256"
+	"strconv"
 	"time"
 
 	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/internal/store/sqlc"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
-// Console stores the sessions of the operator console. It implements console.Sessions. The
+// Console stores the sessions of the operator console. It implements console.Sessions and console.Trail. The
 // database's clock decides when a session expires.
 type Console struct{ db *db }
 
@@ -41,6 +43,18 @@ func (s *Console) DeleteSession(ctx context.Context, id [sha256.Size]byte) error
 	return s.db.Call(ctx, "deleting a session of the console", func(ctx context.Context) error {
 		return s.db.q.DeleteConsoleSession(ctx, id[:])
 	})
+}
+
+// BulkStopped implements console.Trail. The audit row is in the system stream.
+func (s *Console) BulkStopped(ctx context.Context, stop console.BulkStop, by audit.Subject) error {
+	_, err := write(ctx, s.db, "recording the stop of a bulk run", func(_ context.Context, tx *tx) (struct{}, error) {
+		e := subjectEvent(by, audit.SystemStream, audit.BulkStopped, stop.ID, map[string]string{"run": stop.Run, "started_by": stop.StartedBy,
+			"requests": strconv.Itoa(stop.Requests), "sent": strconv.Itoa(stop.Sent)})
+		e.Reason = stop.Reason
+		tx.note(e)
+		return struct{}{}, nil
+	})
+	return err
 }
 
 // DeleteSessions implements activities.OldRecords.

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/test/testkit/pgtest"
 )
 
@@ -102,4 +103,21 @@ func TestConsoleSessionsOfOneToken(t *testing.T) {
 	for i := range console.MaxSessions + 2 {
 		require.Equal(t, i >= 2, open(session("token", strconv.Itoa(i))), i)
 	}
+}
+
+// The audit trail names who stopped a bulk run, and who started it.
+func TestConsoleBulkStopped(t *testing.T) {
+	t.Parallel()
+	s, err := store.Open(t.Context(), store.Config{URL: pgtest.As(pgtest.New(t, store.Migrate), store.RoleAPIAdmin)})
+	require.NoError(t, err)
+	defer s.Close()
+	stop := console.BulkStop{ID: "0190b6c2-1111-7aaa-8bbb-000000000001", Run: "drain", StartedBy: "alice", Reason: "rack r7", Requests: 20, Sent: 3}
+	require.NoError(t, s.Console.BulkStopped(t.Context(), stop, audit.Subject{Actor: "bob", Via: console.Via, CorrelationID: "c-1"}))
+	events, err := s.Admin.AuditStream(t.Context(), audit.SystemStream, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, events, 1)
+	e := events[0]
+	require.Equal(t, []string{"bob", "console", audit.BulkStopped, stop.ID, audit.Succeeded, "rack r7", "c-1"},
+		[]string{e.Actor, e.Via, e.Action, e.Target, e.Result, e.Reason, e.CorrelationID})
+	require.Equal(t, map[string]string{"run": "drain", "started_by": "alice", "requests": "20", "sent": "3"}, e.Detail)
 }

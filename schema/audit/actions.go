@@ -24,6 +24,7 @@ const (
 	targetRotation  = "rotation ID"
 	targetSKU       = "SKU"
 	targetTemplate  = "template"
+	targetBulkRun   = "bulk run ID"
 )
 
 // Infos describes every audit action, those of the lifecycle last.
@@ -129,6 +130,7 @@ func systemInfos() []ActionInfo {
 		{TemplateDeleted, "An operator deleted a template.", true, targetTemplate, []string{"version"}},
 		{PolicySet, "An operator stored a policy of health recovery.", true, "digest of the policy", []string{"version", "mode", "previous_digest"}},
 		{BreakerClosed, "An operator closed the breaker of health recovery.", true, "breaker", []string{"open_since", "why"}},
+		{BulkStopped, "An operator stopped a bulk run of the console, so it starts no further request.", true, targetBulkRun, []string{"run", "started_by", "requests", "sent"}},
 		{RestoreStarted, "An operator started the restore mode.", true, "database", []string{"epoch", "tokens_voided", "for"}},
 		{RestoreEnded, "An operator ended the restore mode.", true, "database", nil},
 		{CheckpointMissing, "A node keeps a signed checkpoint of the audit trail that the database does not have.", true, targetNode, []string{"checkpoint"}},

@@ -77,6 +77,7 @@ const (
 	TemplateDeleted  = "templates.delete"
 	PolicySet        = "recovery.policy_set" // the policy of health recovery
 	BreakerClosed    = "recovery.breaker_closed"
+	BulkStopped      = "bulk.stop" // a bulk run of the console
 	InstanceChanged  = "instances.state_changed"
 	ResourcePlanned  = "resources.planned"
 	ResourceCreated  = "resources.created"

@@ -96,7 +96,8 @@ type listing[T any] struct {
 	header []string
 	// wide is the number of the last columns that only -o wide shows.
 	wide int
-	// stack prints a block of lines per row if the table is wider than the terminal.
+	// stack prints a block of lines per row on a terminal that is too narrow for the columns before
+	// the last one, which may wrap.
 	stack bool
 	cells func(T) []string
 	// name is the row's name for -o name.
@@ -137,9 +138,9 @@ func printList[T any](e *console, l listing[T]) error {
 	}, names...)
 }
 
-// widthOf is the number of columns of the terminal that a table of rows takes.
+// widthOf is the number of columns of the terminal that a table takes without its last column.
 func widthOf(table [][]string) (width int) {
-	for column := range table[0] {
+	for column := range len(table[0]) - 1 {
 		widest := 0
 		for _, cells := range table {
 			widest = max(widest, utf8.RuneCountInString(cells[column]))

@@ -242,7 +242,7 @@ func TestLiveView(t *testing.T) {
 	})
 }
 
-// On a terminal that is narrower than the table, each operation is a block of lines.
+// On a terminal that is too narrow for the columns before the next step, each operation is a block of lines.
 func TestStuckOnNarrowTerminal(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -251,7 +251,7 @@ func TestStuckOnNarrowTerminal(t *testing.T) {
 	h.golden("stuck-narrow", "stuck")
 	wide := setup(t)
 	wide.temporal.parked = h.temporal.parked
-	wide.env.tty.out, wide.env.tty.width = true, func() int { return 400 }
+	wide.env.tty.out, wide.env.tty.width = true, func() int { return 120 }
 	require.Zero(t, wide.run("stuck"))
 	require.Contains(t, wide.out.String(), "NODE    ACTION")
 }

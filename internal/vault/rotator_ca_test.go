@@ -54,6 +54,16 @@ func (c *caRotation) apply(p rotation.Phase) rotation.CA {
 	return first
 }
 
+// refused returns the error of a phase that the CAs of Vault do not allow.
+func (c *caRotation) refused(p rotation.Phase) *schema.Error {
+	c.t.Helper()
+	c.r.Phase = p
+	_, err := c.rotator.ApplyCA(c.t.Context(), c.r)
+	e := schema.AsError(err)
+	require.NotNil(c.t, e, p)
+	return e
+}
+
 // requireCA checks what the API sees: the CAs that it trusts and has retired, and the one that
 // issues.
 func (c *caRotation) requireCA(want rotation.CA, live, retired int) {
@@ -122,10 +132,7 @@ func TestNodeCALostEnd(t *testing.T) {
 	}
 	ended := c.apply(rotation.Retire)
 	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {
-		c.r.Phase = p
-		_, err := c.rotator.ApplyCA(t.Context(), c.r)
-		e := schema.AsError(err)
-		require.NotNil(t, e, p)
+		e := c.refused(p)
 		require.Equal(t, "old_key_retired", e.Reason)
 		require.Equal(t, "Vault has retired g1, so the rotation cannot be rolled back", e.Message)
 		require.Contains(t, e.Next, "gpuaas rotate resume --reason TEXT")

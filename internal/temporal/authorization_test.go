@@ -126,9 +126,7 @@ func TestAuthorization(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, in.OperationID, op.OperationID)
 
-	st, err := viewer.Operations.Status(t.Context(), workflowID(in), "")
-	require.NoError(t, err)
-	require.Equal(t, in.OperationID, st.Operation.OperationID)
+	require.Equal(t, in.OperationID, statusOf(t, viewer, workflowID(in), "").Operation.OperationID)
 	_, _, err = viewer.Operations.Parked(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, viewer.Healthy(t.Context()))

@@ -106,8 +106,7 @@ func TestRenewedRun(t *testing.T) {
 	ctx := t.Context()
 	status := func(want lifecycle.OperationState) {
 		t.Helper()
-		st, err := r.Operations.Status(ctx, r.op.WorkflowID, r.op.RunID)
-		require.NoError(t, err)
+		st := statusOf(t, r.Client, r.op.WorkflowID, r.op.RunID)
 		require.Equal(t, want, st.Operation.Status)
 		require.Equal(t, r.op.OperationID, st.Operation.OperationID)
 		require.NotEqual(t, r.op.RunID, st.Operation.RunID)

@@ -17,10 +17,18 @@ import (
 // machine may be busy, and costs nothing unless a test fails.
 const Timeout = 2 * time.Minute
 
-// Eventually polls a condition that has no signal to wait for.
+// Eventually polls a condition that has no signal to wait for. Its interval grows from
+// 2 ms to 50 ms: a short wait stays short, and a long one leaves the processor to what
+// the condition waits for.
 func Eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	Poll(tb, ok, Timeout, 2*time.Millisecond, what)
+	end := time.Now().Add(Timeout)
+	for pause := 2 * time.Millisecond; !ok(); pause = min(pause*3/2, 50*time.Millisecond) {
+		if time.Now().After(end) {
+			require.FailNow(tb, fmt.Sprintf("the condition did not hold within %s", Timeout), what)
+		}
+		<-time.After(pause)
+	}
 }
 
 // Poll polls a condition and fails the test if it does not hold in time. It calls the

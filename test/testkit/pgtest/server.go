@@ -30,12 +30,16 @@ type postgres struct {
 // a parent-death signal it works on every Unix.
 const supervisor = `trap '' INT HUP TERM
 "$1" -D "$2/data" -p "$3" -k "$2" -c listen_addresses=127.0.0.1 -c fsync=off -c synchronous_commit=off \
-    -c full_page_writes=off -c max_connections=300 </dev/null &
+    -c full_page_writes=off -c max_wal_size=256MB -c max_connections=300 </dev/null &
 server=$!
 read -r _
 kill -INT $server 2>/dev/null
 wait $server
 cd / && rm -rf "$2"`
+
+// memory is the file system of Linux that is in memory. A database on it costs a third of
+// the time of one on a disk.
+const memory = "/dev/shm"
 
 const (
 	startTries   = 3 // a port that was free may be taken before the server has it
@@ -92,9 +96,13 @@ func launch(bin string) (*postgres, error) {
 }
 
 // dataDir makes a data directory that belongs to the user the server runs as.
-// Its path is short: that of a Unix socket is limited.
+// Its path is short: that of a Unix socket is limited. It is in memory if there is room.
 func dataDir(bin string) (dir string, credential *syscall.SysProcAttr, err error) {
-	if dir, err = os.MkdirTemp("/tmp", "gpuaas-pg-"); err != nil {
+	parent := "/tmp"
+	if hasRoom(memory) {
+		parent = memory
+	}
+	if dir, err = os.MkdirTemp(parent, "gpuaas-pg-"); err != nil {
 		return dir, nil, err
 	}
 	if credential, err = owner(dir); err != nil {

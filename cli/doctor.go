@@ -122,7 +122,7 @@ func examine(ctx context.Context, e *env, arg string, refusals uint) (ev nodeEvi
 		return ev, err
 	}
 	n, now := ev.Node, e.clock.now()
-	for _, c := range []diagnosis.Check{checkRegistration(n), checkState(n, ev.Stuck), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n), checkHealth(n),
+	for _, c := range []diagnosis.Check{checkRegistration(n), checkState(n, ev.Stuck), checkIdentity(n, now), checkHeartbeat(ev, now), checkAgent(n, now), checkHealth(n),
 		checkVerifierSet(n), checkDriver(n), checkRefusals(n, ev.Refusals), checkTasks(tasks, now), checkOperation(n)} {
 		ev.Report.Add(c)
 	}
@@ -218,7 +218,7 @@ func checkHeartbeat(ev nodeEvidence, now time.Time) diagnosis.Check {
 	return c.OK(answer)
 }
 
-func checkAgent(n wire.NodeView) diagnosis.Check {
+func checkAgent(n wire.NodeView, now time.Time) diagnosis.Check {
 	c := diagnosis.Check{Name: "agent", Asked: "what the agent reports about itself"}
 	switch {
 	case n.LastHeartbeatAt == nil:
@@ -226,7 +226,11 @@ func checkAgent(n wire.NodeView) diagnosis.Check {
 	case n.AgentFault != "":
 		return c.Failed(clean(n.AgentFault), diagnosis.Node, diagnosis.OnNode)
 	}
-	return c.OK(fmt.Sprintf("version %s, verifier set %d of %d", clean(n.AgentVersion), n.SetVersion, n.NewestSetVersion))
+	answer := fmt.Sprintf("version %s, verifier set %d of %d", clean(n.AgentVersion), n.SetVersion, n.NewestSetVersion)
+	if now.Sub(*n.LastHeartbeatAt) > lifecycle.SilentAfter {
+		answer += ", at its last heartbeat" // it may be gone since
+	}
+	return c.OK(answer)
 }
 
 func checkDriver(n wire.NodeView) diagnosis.Check {

@@ -181,6 +181,7 @@ func TestDoctor(t *testing.T) {
 			{Seq: 2, At: start().Add(-5 * time.Minute), Action: audit.NodeUnlock, Result: audit.Succeeded}}}
 		require.Equal(t, schema.ExitDone, h.run("doctor", "gpu-17"), h.out.String())
 		require.Contains(t, h.out.String(), "its agent polls again by 2026-03-01T12:10:00Z")
+		require.Contains(t, h.out.String(), ", at its last heartbeat", "the agent may be gone since")
 	})
 	t.Run("an unknown node", func(t *testing.T) {
 		t.Parallel()

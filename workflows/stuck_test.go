@@ -108,6 +108,13 @@ func TestParkOfALockedNode(t *testing.T) {
 		require.Equal(t, unlock, s.Next)
 		require.Equal(t, lifecycle.DecisionResume, s.Options[0].Decision)
 	})
+	t.Run("lost task of an agent that was purged", func(t *testing.T) {
+		t.Parallel()
+		report := task.NoReport(task.Lost, 1)
+		s := parkOf(t, lifecycle.ActionDrain, "task workload.drain", report.Failure())
+		require.Equal(t, lifecycle.DecisionResume, s.Options[0].Decision)
+		require.Contains(t, s.Cause, "cancel the operation, then run: "+reissue)
+	})
 }
 
 // A drain whose node is locked while its workloads end waits for the end of the lock, not for the

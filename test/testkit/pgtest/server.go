@@ -96,10 +96,10 @@ func launch(bin string) (*postgres, error) {
 }
 
 // dataDir makes a data directory that belongs to the user the server runs as.
-// Its path is short: that of a Unix socket is limited. It is in memory if there is room.
+// Its path is short: that of a Unix socket is limited. It is in memory if there is space.
 func dataDir(bin string) (dir string, credential *syscall.SysProcAttr, err error) {
 	parent := "/tmp"
-	if hasRoom(memory) {
+	if hasSpace(memory) {
 		parent = memory
 	}
 	if dir, err = os.MkdirTemp(parent, "gpuaas-pg-"); err != nil {

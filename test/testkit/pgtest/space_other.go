@@ -1,0 +1,5 @@
+//go:build !linux
+
+package pgtest
+
+func hasSpace(string) bool { return false }

@@ -62,8 +62,8 @@ type console struct {
 // terminal reports which standard streams are terminals.
 type terminal struct {
 	in, out, err bool
-	// width returns stderr's columns; 0 when unknown.
-	width func() int
+	// width and outWidth return the columns of stderr and stdout; 0 when unknown.
+	width, outWidth func() int
 }
 
 // clock is the time as commands see it.
@@ -91,12 +91,16 @@ func newEnv(p Platform, s Stdio) *env {
 		}},
 	}
 	_, c.tty.in = terminalOf(s.In)
-	_, c.tty.out = terminalOf(s.Out)
-	fd, isTerminal := terminalOf(s.Err)
-	c.tty.err, c.tty.width = isTerminal, func() int {
-		w, _, _ := term.GetSize(fd) // 0 when unknown
-		return w
+	widthOf := func(fd int) func() int {
+		return func() int {
+			w, _, _ := term.GetSize(fd) // 0 when unknown
+			return w
+		}
 	}
+	fd, isTerminal := terminalOf(s.Out)
+	c.tty.out, c.tty.outWidth = isTerminal, widthOf(fd)
+	fd, isTerminal = terminalOf(s.Err)
+	c.tty.err, c.tty.width = isTerminal, widthOf(fd)
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username

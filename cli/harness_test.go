@@ -80,7 +80,7 @@ func setup(t *testing.T) *harness {
 	h.vars = map[string]string{"GPUAAS_API_URL": h.api.server.URL, "GPUAAS_API_TOKEN": apiToken}
 	h.env = &env{console: &console{
 		stdin: strings.NewReader(""), stdout: &h.out, stderr: &h.err,
-		tty: terminal{width: func() int { return 100 }},
+		tty: terminal{width: func() int { return 100 }, outWidth: func() int { return 100 }},
 		clock: clock{now: h.clock.read, after: h.clock.after,
 			spin: func() (<-chan time.Time, func()) { return nil, func() {} }},
 		correlationID: "0198f000-0000-7000-8000-0000000000c1",

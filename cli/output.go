@@ -128,7 +128,7 @@ func printList[T any](e *console, l listing[T]) error {
 		for _, r := range l.rows {
 			cells = append(cells, l.cells(r)[:columns])
 		}
-		if l.stack && e.tty.out && e.tty.width() > 0 && widthOf(cells) > e.tty.width() {
+		if l.stack && e.tty.out && e.tty.outWidth() > 0 && widthOf(cells) > e.tty.outWidth() {
 			stack(w, cells)
 			return
 		}

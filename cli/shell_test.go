@@ -247,11 +247,11 @@ func TestStuckOnNarrowTerminal(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.temporal.parked = []lifecycle.OperationStatus{parkedDrain(), parkedDrain()}
-	h.env.tty.out, h.env.tty.width = true, func() int { return 60 }
+	h.env.tty.out, h.env.tty.outWidth = true, func() int { return 60 }
 	h.golden("stuck-narrow", "stuck")
 	wide := setup(t)
 	wide.temporal.parked = h.temporal.parked
-	wide.env.tty.out, wide.env.tty.width = true, func() int { return 120 }
+	wide.env.tty.out, wide.env.tty.outWidth = true, func() int { return 120 }
 	require.Zero(t, wide.run("stuck"))
 	require.Contains(t, wide.out.String(), "NODE    ACTION")
 }
@@ -267,7 +267,7 @@ func TestStuckWatch(t *testing.T) {
 			cancel()
 		}
 	}
-	h.env.tty.out, h.env.tty.width = true, func() int { return 400 }
+	h.env.tty.out, h.env.tty.outWidth = true, func() int { return 400 }
 	h.goldenCtx(ctx, "stuck-watch", "stuck", "--watch")
 	h.env.tty.out = false
 	require.Zero(t, h.runCtx(ctx, "stuck", "--watch"))

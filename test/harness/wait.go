@@ -22,26 +22,25 @@ const Timeout = 2 * time.Minute
 // the condition waits for.
 func Eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	end := time.Now().Add(Timeout)
-	for pause := 2 * time.Millisecond; !ok(); pause = min(pause*3/2, 50*time.Millisecond) {
-		if time.Now().After(end) {
-			require.FailNow(tb, fmt.Sprintf("the condition did not hold within %s", Timeout), what)
-		}
-		<-time.After(pause)
-	}
+	poll(tb, ok, Timeout, 2*time.Millisecond, 50*time.Millisecond, what)
 }
 
-// Poll polls a condition and fails the test if it does not hold in time. It calls the
-// condition on its own goroutine, the test's, so that a failed requirement in the
-// condition ends the test at once. In require.Eventually it would end only the goroutine
-// of the condition, and the test would wait until the timeout.
+// Poll polls a condition and fails the test if it does not hold in time.
 func Poll(tb testing.TB, ok func() bool, timeout, every time.Duration, what ...any) {
 	tb.Helper()
-	end := time.Now().Add(timeout)
-	for tick := time.NewTicker(every); !ok(); <-tick.C {
+	poll(tb, ok, timeout, every, every, what...)
+}
+
+// poll calls a condition on its own goroutine, the test's, so that a failed requirement in
+// the condition ends the test at once. In require.Eventually it would end only the goroutine
+// of the condition, and the test would wait until the timeout.
+func poll(tb testing.TB, ok func() bool, timeout, every, most time.Duration, what ...any) {
+	tb.Helper()
+	for end := time.Now().Add(timeout); !ok(); every = min(every*3/2, most) {
 		if time.Now().After(end) {
 			require.FailNow(tb, fmt.Sprintf("the condition did not hold within %s", timeout), what...)
 		}
+		<-time.After(every)
 	}
 }
 

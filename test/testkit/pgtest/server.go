@@ -98,11 +98,7 @@ func launch(bin string) (*postgres, error) {
 // dataDir makes a data directory that belongs to the user the server runs as.
 // Its path is short: that of a Unix socket is limited. It is in memory if there is space.
 func dataDir(bin string) (dir string, credential *syscall.SysProcAttr, err error) {
-	parent := "/tmp"
-	if hasSpace(memory) {
-		parent = memory
-	}
-	if dir, err = os.MkdirTemp(parent, "gpuaas-pg-"); err != nil {
+	if dir, err = tempDir(); err != nil {
 		return dir, nil, err
 	}
 	if credential, err = owner(dir); err != nil {
@@ -115,6 +111,15 @@ func dataDir(bin string) (dir string, credential *syscall.SysProcAttr, err error
 		return dir, credential, fmt.Errorf("initdb: %w: %s", err, out)
 	}
 	return dir, credential, nil
+}
+
+func tempDir() (string, error) {
+	if hasSpace(memory) {
+		if dir, err := os.MkdirTemp(memory, "gpuaas-pg-"); err == nil {
+			return dir, nil
+		}
+	}
+	return os.MkdirTemp("/tmp", "gpuaas-pg-")
 }
 
 // ready waits until the server answers.

@@ -128,6 +128,7 @@ func parkedFor(t *testing.T, node, reason string) lifecycle.Stuck {
 // eight GPUs and a real systemd, on which a unit and a stray process use the GPUs. A node that
 // is in use can be neither retired nor drained by mistake.
 func TestReadmeOnABusyGPUHost(t *testing.T) {
+	t.Parallel()
 	m := newSystemdMachine(t, host(t, "readme"))
 	m.fakeGPUs()
 	d := newTerminal(t, m)
@@ -210,6 +211,7 @@ func TestForcedDrainOfABusyGPUHost(t *testing.T) {
 // TestNodeWithoutADriver: a wrong number of GPUs and a missing workload driver park, and the
 // next step of the operator ends each.
 func TestNodeWithoutADriver(t *testing.T) {
+	t.Parallel()
 	m := newSystemdMachine(t, host(t, "bare"))
 	m.fakeGPUs()
 	d := newTerminal(t, m)

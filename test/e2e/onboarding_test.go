@@ -63,6 +63,7 @@ func TestOnboardingSteps(t *testing.T) {
 // TestOnboardingWithoutTheScript types the blocks for cloud-init and for an installation from
 // the bundle.
 func TestOnboardingWithoutTheScript(t *testing.T) {
+	t.Parallel()
 	cloud, bare := newSystemdMachine(t, host(t, "cloud")), newSystemdMachine(t, host(t, "bare"))
 	d := newTerminal(t, cloud, bare)
 	steps := blocks(t, onboarding, "## Five steps")[4:]

@@ -124,6 +124,7 @@ func TestRemovedNodeIsRejected(t *testing.T) {
 // TestWrongStateKeepsTheIdentity: a state in the database is no removal. The agent of the
 // node keeps its identity for as long as the state lasts, and works again after it.
 func TestWrongStateKeepsTheIdentity(t *testing.T) {
+	t.Parallel()
 	nodeHost, id := enrolled(t, "wrongstate")
 	keys := map[string]string{}
 	for _, name := range []string{"cert.pem", "key.pem"} {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -89,7 +90,8 @@ func rotationFault(v rotation.View, now time.Time) []wire.ControlPlaneFault {
 		f.Message = fmt.Sprintf("%s, and no worker has looked at it for %s", what, lifecycle.Span(now.Sub(v.CheckedAt)))
 		f.Next = "check that a gpuaas-worker has the rotator's login (GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE); then: gpuaas rotate resume --reason TEXT"
 	case v.Failure != "":
-		f.Reason, f.Message = "failing", what+" and cannot continue: "+v.Failure
+		message, next := v.Cause()
+		f.Reason, f.Message, f.Next = "failing", what+" and cannot continue: "+message, cmp.Or(next, f.Next)
 	case v.Paused:
 		f.Reason, f.Message, f.Next = string(rotation.BlockedPaused), what+" and is paused", "gpuaas rotate resume --reason TEXT"
 	case slices.Equal(v.Blockers, []rotation.Blocker{rotation.BlockedApproval}):

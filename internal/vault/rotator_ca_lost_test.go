@@ -19,7 +19,8 @@ func TestNodeCALostRollback(t *testing.T) {
 	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire} {
 		e := c.refused(p)
 		require.Equal(t, "new_key_retired", e.Reason)
-		require.Equal(t, "the new CA g2 is retired in Vault", e.Message)
+		require.Equal(t, "Vault has retired the new CA g2, so the rotation can only be rolled back", e.Message)
+		require.Equal(t, "gpuaas rotate rollback --reason TEXT", e.Next)
 		c.requireCA(ended, 1, 1)
 	}
 	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {

@@ -49,3 +49,15 @@ func TestNodeCALostRotation(t *testing.T) {
 		c.requireCA(ended, 1, 2)
 	}
 }
+
+// TestNodeCARetiredBeforeStage: if the old CA is retired before the rotation creates the new one, the
+// new one issues at once.
+func TestNodeCARetiredBeforeStage(t *testing.T) {
+	c := rotatingCA(t)
+	old, err := c.rotator.issuing(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, c.rotator.retireCA(t.Context(), old))
+	staged := c.apply(rotation.Stage)
+	require.Equal(t, "CN=gpuaas test node CA G2", staged.Issuer)
+	c.requireCA(staged, 1, 1)
+}

@@ -32,31 +32,29 @@ func (s rotationStore) NewestSet(ctx context.Context) (trust.StoredSet, error) {
 // rotationSlow is how long a phase waits for nodes before it is reported.
 const rotationSlow = 15 * time.Minute
 
-// trustFaults returns the faults of the keys that nodes trust: a verifier set that expires
-// soon, and a rotation that needs an operator.
-func (a *app) trustFaults(ctx context.Context) []wire.ControlPlaneFault {
-	var faults []wire.ControlPlaneFault
-	if set, err := a.sets.NewestSet(ctx); err == nil {
-		faults = expiryFault(set, time.Now())
-	}
-	return append(faults, openRotationFault(ctx, a.store.Rotations)...)
-}
-
-// openRotationFault reports an open rotation that needs an operator, or that cannot be read: the
-// database may respond to the reads before it only.
-func openRotationFault(ctx context.Context, rotations *store.Rotations) []wire.ControlPlaneFault {
-	r, now, err := rotations.OpenRotation(ctx)
-	if schema.KindOf(err) == schema.KindNotFound {
+// setFault reports the newest verifier set if it expires soon.
+func (a *app) setFault(ctx context.Context) []wire.ControlPlaneFault {
+	set, err := a.sets.NewestSet(ctx)
+	if err != nil {
 		return nil
 	}
-	var p rotation.Progress
-	if err == nil {
-		p, err = rotations.RotationProgress(ctx, r)
+	return expiryFault(set, time.Now())
+}
+
+// openRotationFault reports an open rotation that needs an operator.
+func openRotationFault(ctx context.Context, rotations *store.Rotations) ([]wire.ControlPlaneFault, error) {
+	r, now, err := rotations.OpenRotation(ctx)
+	if schema.KindOf(err) == schema.KindNotFound {
+		return nil, nil
 	}
 	if err != nil {
-		return []wire.ControlPlaneFault{unavailable("rotation", err)}
+		return nil, err
 	}
-	return rotationFault(rotation.Describe(r, p, now), now)
+	p, err := rotations.RotationProgress(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return rotationFault(rotation.Describe(r, p, now), now), nil
 }
 
 // expiryFault reports a set whose renewal is overdue: it is renewed after half of its

@@ -30,7 +30,8 @@ func TestNodeCALostRollback(t *testing.T) {
 }
 
 // TestNodeCALostRotation: if the database lost a whole rotation, both CAs of the record are retired.
-// The CA of the lost rotation continues to issue, and the rotation on record ends with it.
+// The CA of the lost rotation continues to issue, and the rotation on record ends with it. A rollback
+// on record does not continue before it is resumed.
 func TestNodeCALostRotation(t *testing.T) {
 	c := rotatingCA(t)
 	first := c.r
@@ -46,6 +47,10 @@ func TestNodeCALostRotation(t *testing.T) {
 	c.r = first
 	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire} {
 		require.Equal(t, ended, c.apply(p), p)
+		c.requireCA(ended, 1, 2)
+	}
+	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {
+		require.Equal(t, "old_key_retired", c.refused(p).Reason)
 		c.requireCA(ended, 1, 2)
 	}
 }

@@ -135,10 +135,7 @@ func (t *Trust) AdvanceRotation(ctx context.Context) (RotationStatus, error) {
 	}
 	failure := ""
 	if err != nil {
-		e := schema.AsError(err)
-		if failure = e.Message; e.Next != "" {
-			failure += "; next: " + e.Next
-		}
+		failure = rotation.FailureOf(err)
 	}
 	if noted := t.Rotations.NoteChecked(ctx, r.RotationID, failure); err == nil {
 		err = noted

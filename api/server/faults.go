@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuaas/gpuaas/internal/store"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/wire"
 )
@@ -55,16 +56,26 @@ func (a *app) faults(r *http.Request) []wire.ControlPlaneFault {
 func (a *app) storedFaults(ctx context.Context) []wire.ControlPlaneFault {
 	ctx, cancel := context.WithTimeout(ctx, faultBudget)
 	defer cancel()
-	faults, err := a.store.Admin.Faults(ctx)
+	return slices.Concat(databaseFaults(ctx, a.store, a.Log), signerFault(a.sets.Healthy()), faultOf("clock", a.Clocks.Skew()),
+		faultOf("vault-login", a.vault.SecretIDFault()), a.setFault(ctx))
+}
+
+// databaseFaults returns the faults that the database shows. An outage of the database is one fault: a
+// rotation that cannot be read is one only if the stored faults could be read.
+func databaseFaults(ctx context.Context, s *store.Store, log *slog.Logger) []wire.ControlPlaneFault {
+	faults, err := s.Admin.Faults(ctx)
 	if err != nil {
 		faults = append(faults, unavailable("postgres", err))
 	}
-	lost, err := a.store.Checkpoints.Faults(ctx)
-	if err != nil {
-		a.Log.Warn("cannot read the faults of the audit trail", slog.Any("err", err))
+	lost, lostErr := s.Checkpoints.Faults(ctx)
+	if lostErr != nil {
+		log.Warn("cannot read the faults of the audit trail", slog.Any("err", lostErr))
 	}
-	return slices.Concat(faults, lost, signerFault(a.sets.Healthy()), faultOf("clock", a.Clocks.Skew()),
-		faultOf("vault-login", a.vault.SecretIDFault()), a.trustFaults(ctx))
+	open, openErr := openRotationFault(ctx, s.Rotations)
+	if openErr != nil && err == nil { // the database may stop responding after the earlier reads
+		open = append(open, unavailable("rotation", openErr))
+	}
+	return slices.Concat(faults, lost, open)
 }
 
 // faultOf returns the fault of a component with the error's reason, none without an error.

@@ -77,6 +77,7 @@ func TestRotationFaults(t *testing.T) {
 		"online":       {rotation.Activate, func(r *rotation.Rotation) { r.PhaseSince = now.Add(-time.Hour) }, silent(now.Add(-time.Minute)), "nodes_unconfirmed", "gpuaas doctor gpu-2; to continue without the node: gpuaas rotate waive --node gpu-2"},
 		"stalled":      {rotation.Stage, func(r *rotation.Rotation) { r.CheckedAt = now.Add(-time.Hour) }, waiting, "stalled", "no worker has looked"},
 		"failing":      {rotation.Stage, func(r *rotation.Rotation) { r.Failure = "Vault denies it" }, waiting, "failing", "Vault denies it"},
+		"retired":      {rotation.Stage, func(r *rotation.Rotation) { r.Failure = rotation.FailureOf(rotation.ErrCARetired("g2")) }, waiting, "failing", "can only be rolled back" + "gpuaas rotate rollback --reason TEXT"},
 		"paused":       {rotation.Stage, func(r *rotation.Rotation) { r.Paused = true }, waiting, "paused", "rotate resume"},
 		"approval":     {rotation.Grace, func(*rotation.Rotation) {}, rotation.Progress{}, "approval_missing", "rotate approve"},
 		"grace period": {rotation.Grace, func(r *rotation.Rotation) { r.GraceSeconds = 3600 }, rotation.Progress{}, "", ""},

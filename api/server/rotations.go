@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -31,31 +32,29 @@ func (s rotationStore) NewestSet(ctx context.Context) (trust.StoredSet, error) {
 // rotationSlow is how long a phase waits for nodes before it is reported.
 const rotationSlow = 15 * time.Minute
 
-// trustFaults returns the faults of the keys that nodes trust: a verifier set that expires
-// soon, and a rotation that needs an operator.
-func (a *app) trustFaults(ctx context.Context) []wire.ControlPlaneFault {
-	var faults []wire.ControlPlaneFault
-	if set, err := a.sets.NewestSet(ctx); err == nil {
-		faults = expiryFault(set, time.Now())
-	}
-	return append(faults, openRotationFault(ctx, a.store.Rotations)...)
-}
-
-// openRotationFault reports an open rotation that needs an operator, or that cannot be read: the
-// database may respond to the reads before it only.
-func openRotationFault(ctx context.Context, rotations *store.Rotations) []wire.ControlPlaneFault {
-	r, now, err := rotations.OpenRotation(ctx)
-	if schema.KindOf(err) == schema.KindNotFound {
+// setFault reports the newest verifier set if it expires soon.
+func (a *app) setFault(ctx context.Context) []wire.ControlPlaneFault {
+	set, err := a.sets.NewestSet(ctx)
+	if err != nil {
 		return nil
 	}
-	var p rotation.Progress
-	if err == nil {
-		p, err = rotations.RotationProgress(ctx, r)
+	return expiryFault(set, time.Now())
+}
+
+// openRotationFault reports an open rotation that needs an operator.
+func openRotationFault(ctx context.Context, rotations *store.Rotations) ([]wire.ControlPlaneFault, error) {
+	r, now, err := rotations.OpenRotation(ctx)
+	if schema.KindOf(err) == schema.KindNotFound {
+		return nil, nil
 	}
 	if err != nil {
-		return []wire.ControlPlaneFault{unavailable("rotation", err)}
+		return nil, err
 	}
-	return rotationFault(rotation.Describe(r, p, now), now)
+	p, err := rotations.RotationProgress(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return rotationFault(rotation.Describe(r, p, now), now), nil
 }
 
 // expiryFault reports a set whose renewal is overdue: it is renewed after half of its
@@ -89,7 +88,8 @@ func rotationFault(v rotation.View, now time.Time) []wire.ControlPlaneFault {
 		f.Message = fmt.Sprintf("%s, and no worker has looked at it for %s", what, lifecycle.Span(now.Sub(v.CheckedAt)))
 		f.Next = "check that a gpuaas-worker has the rotator's login (GPUAAS_VAULT_ROTATOR_ROLE_ID_FILE); then: gpuaas rotate resume --reason TEXT"
 	case v.Failure != "":
-		f.Reason, f.Message = "failing", what+" and cannot continue: "+v.Failure
+		message, next := v.Cause()
+		f.Reason, f.Message, f.Next = "failing", what+" and cannot continue: "+message, cmp.Or(next, f.Next)
 	case v.Paused:
 		f.Reason, f.Message, f.Next = string(rotation.BlockedPaused), what+" and is paused", "gpuaas rotate resume --reason TEXT"
 	case slices.Equal(v.Blockers, []rotation.Blocker{rotation.BlockedApproval}):

@@ -27,6 +27,14 @@ type caIssuer struct {
 // is reports whether the CA is the one that a name or an ID refers to.
 func (i caIssuer) is(ref string) bool { return ref != "" && (i.Name == ref || i.ID == ref) }
 
+// ref returns the CA's name, or its ID if it has none.
+func (i caIssuer) ref() string { return cmp.Or(i.Name, i.ID) }
+
+// hasCA reports whether the CA of a name or an ID is there and may issue, or may no longer issue.
+func hasCA(all []caIssuer, ref string, live bool) bool {
+	return slices.ContainsFunc(all, func(i caIssuer) bool { return i.is(ref) && i.live() == live })
+}
+
 // issuers returns all node CAs, the oldest first.
 func (r *Rotator) issuers(ctx context.Context) ([]caIssuer, error) {
 	ids, err := fetch[issuerList](ctx, r.client, "issuers", list(nodeMount+"/issuers"))
@@ -80,7 +88,7 @@ func noCA(err error, what string) error {
 	if !errors.Is(err, errAbsent) {
 		return err
 	}
-	return schema.NewError(schema.KindInternal, "Vault has not %s of %s", what, nodeMount).WithNext("gpuaas admin setup")
+	return schema.NewError(schema.KindInternal, "Vault does not have %s in %s", what, nodeMount).WithNext("gpuaas admin setup")
 }
 
 // PlanCA implements activities.KeyRotator. Neither the name nor the subject of the new CA is
@@ -100,7 +108,7 @@ func (r *Rotator) PlanCA(ctx context.Context) (oldCA, newCA string, err error) {
 	}) {
 		next++
 	}
-	return cmp.Or(now.Name, now.ID), generationName(next), nil
+	return now.ref(), generationName(next), nil
 }
 
 func generationName(n int) string { return fmt.Sprintf("g%d", n) }
@@ -116,60 +124,79 @@ func (r *Rotator) ApplyCA(ctx context.Context, of rotation.Rotation) (rotation.C
 			return rotation.CA{}, err
 		}
 	}
-	issues, retires, err := r.phaseCA(ctx, of, all)
+	goal, err := r.goalOf(ctx, of, all)
 	if err != nil {
 		return rotation.CA{}, err
 	}
-	if err := r.selectCA(ctx, issues); err != nil {
+	if err := r.selectCA(ctx, goal.issues); err != nil {
 		return rotation.CA{}, err
 	}
-	for _, i := range all {
-		if err := r.retireCA(ctx, i, retires(i)); err != nil {
+	for _, i := range goal.retired {
+		if err := r.retireCA(ctx, i); err != nil {
 			return rotation.CA{}, err
 		}
 	}
-	return r.readCA(ctx, issues)
+	return r.readCA(ctx, goal.issues)
 }
 
-// phaseCA returns the CA that issues in a phase, and which ones the phase retires. The record may
-// be older than the CAs, because the database was restored or the run was delayed. So a retired CA
-// is not selected, and no CA is retired for it.
-func (r *Rotator) phaseCA(ctx context.Context, of rotation.Rotation, all []caIssuer) (issues string, retires func(caIssuer) bool, err error) {
-	is := func(name string, live bool) bool {
-		return slices.ContainsFunc(all, func(i caIssuer) bool { return i.is(name) && i.live() == live })
+// caGoal is what a phase requires of the CAs.
+type caGoal struct {
+	issues  string // the name or the ID of the CA that issues
+	retired []caIssuer
+}
+
+// goalOf returns what the phase of a rotation requires. The record may be older than the CAs, because
+// the database was restored or the run was delayed. So a retired CA is not selected, and no CA is
+// retired for it.
+func (r *Rotator) goalOf(ctx context.Context, of rotation.Rotation, all []caIssuer) (caGoal, error) {
+	if of.Phase == rotation.Restore || of.Phase == rotation.Remove {
+		return rollbackGoal(of, all)
 	}
-	none := func(caIssuer) bool { return false }
-	back := of.Phase == rotation.Restore || of.Phase == rotation.Remove
-	switch oldLive := is(of.OldKey, true); {
-	case back && !oldLive:
-		return "", none, rotation.ErrKeyRetired(of.OldKey)
-	case back:
-		return of.OldKey, func(i caIssuer) bool { return of.Phase == rotation.Remove && i.is(of.NewKey) }, nil
-	case is(of.NewKey, false) && oldLive: // the record is older than the end of the rollback
-		return "", none, rotation.ErrCARetired(of.NewKey)
-	case is(of.NewKey, false): // the record is older than a later rotation
-		issues, err = r.laterCA(ctx, all)
-		return issues, none, err
+	oldLive := hasCA(all, of.OldKey, true)
+	if hasCA(all, of.NewKey, false) {
+		if oldLive { // the record is older than the end of the rollback
+			return caGoal{}, rotation.ErrCARetired(of.NewKey)
+		}
+		return r.laterGoal(ctx, all)
+	}
+	switch {
+	case of.Phase == rotation.Stage && oldLive:
+		return caGoal{issues: of.OldKey}, nil
 	case of.Phase == rotation.Retire: // also a CA that a rotation left which a revocation ended
-		return of.NewKey, func(i caIssuer) bool { return !i.is(of.NewKey) }, nil
-	case of.Phase == rotation.Stage && (oldLive || !is(of.NewKey, true)):
-		return of.OldKey, none, nil
+		others := slices.DeleteFunc(slices.Clone(all), func(i caIssuer) bool { return i.is(of.NewKey) })
+		return caGoal{issues: of.NewKey, retired: others}, nil
 	}
-	return of.NewKey, none, nil // in Stage, the record is older than the end of the rotation
+	return caGoal{issues: of.NewKey}, nil // in Stage, the old CA is retired
 }
 
-// laterCA returns the CA that issues now, or the newest one that may issue.
-func (r *Rotator) laterCA(ctx context.Context, all []caIssuer) (string, error) {
+// rollbackGoal returns what a phase of a rollback requires.
+func rollbackGoal(of rotation.Rotation, all []caIssuer) (caGoal, error) {
+	if !hasCA(all, of.OldKey, true) {
+		return caGoal{}, rotation.ErrKeyRetired(of.OldKey)
+	}
+	goal := caGoal{issues: of.OldKey}
+	if of.Phase == rotation.Remove {
+		goal.retired = slices.DeleteFunc(slices.Clone(all), func(i caIssuer) bool { return !i.is(of.NewKey) })
+	}
+	return goal, nil
+}
+
+// laterGoal returns what a phase requires whose record is older than a later rotation: the CA that
+// issues now, or else the newest one that may, continues to issue.
+func (r *Rotator) laterGoal(ctx context.Context, all []caIssuer) (caGoal, error) {
 	now, err := r.issuing(ctx)
-	if err != nil || now.live() {
-		return cmp.Or(now.Name, now.ID), err
+	if err != nil {
+		return caGoal{}, err
+	}
+	if now.live() {
+		return caGoal{issues: now.ref()}, nil
 	}
 	for _, i := range slices.Backward(all) {
 		if i.live() {
-			return cmp.Or(i.Name, i.ID), nil
+			return caGoal{issues: i.ref()}, nil
 		}
 	}
-	return "", noCA(errAbsent, "a CA that may issue certificates")
+	return caGoal{}, noCA(errAbsent, "a CA that may issue certificates")
 }
 
 // createCA creates a CA whose key never leaves Vault. Vault rejects a second one of the name.
@@ -199,10 +226,10 @@ func (r *Rotator) selectCA(ctx context.Context, name string) error {
 	return err
 }
 
-// retireCA ends the issuing of a CA, if it is due. The API then rejects its certificates with
-// issuer_retired, and their nodes recover.
-func (r *Rotator) retireCA(ctx context.Context, i caIssuer, due bool) error {
-	if !due || !i.live() {
+// retireCA ends the issuing of a CA. The API then rejects its certificates with issuer_retired, and
+// their nodes recover.
+func (r *Rotator) retireCA(ctx context.Context, i caIssuer) error {
+	if !i.live() {
 		return nil
 	}
 	_, err := r.client.call(ctx, "retire_ca", patch(nodeMount+"/issuer/"+i.ID, map[string]any{"usage": retiredUsage}))

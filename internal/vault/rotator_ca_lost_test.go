@@ -19,7 +19,8 @@ func TestNodeCALostRollback(t *testing.T) {
 	for _, p := range []rotation.Phase{rotation.Stage, rotation.Activate, rotation.Grace, rotation.Retire} {
 		e := c.refused(p)
 		require.Equal(t, "new_key_retired", e.Reason)
-		require.Equal(t, "the new CA g2 is retired in Vault", e.Message)
+		require.Equal(t, "Vault has retired the new CA g2, so the rotation can only be rolled back", e.Message)
+		require.Equal(t, "gpuaas rotate rollback --reason TEXT", e.Next)
 		c.requireCA(ended, 1, 1)
 	}
 	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {
@@ -29,7 +30,8 @@ func TestNodeCALostRollback(t *testing.T) {
 }
 
 // TestNodeCALostRotation: if the database lost a whole rotation, both CAs of the record are retired.
-// The CA of the lost rotation continues to issue, and the rotation on record ends with it.
+// The CA of the lost rotation continues to issue, and the rotation on record ends with it. A rollback
+// on record does not continue before it is resumed.
 func TestNodeCALostRotation(t *testing.T) {
 	c := rotatingCA(t)
 	first := c.r
@@ -47,4 +49,20 @@ func TestNodeCALostRotation(t *testing.T) {
 		require.Equal(t, ended, c.apply(p), p)
 		c.requireCA(ended, 1, 2)
 	}
+	for _, p := range []rotation.Phase{rotation.Restore, rotation.Remove} {
+		require.Equal(t, "old_key_retired", c.refused(p).Reason)
+		c.requireCA(ended, 1, 2)
+	}
+}
+
+// TestNodeCARetiredBeforeStage: if the old CA is retired before the rotation creates the new one, the
+// new one issues at once.
+func TestNodeCARetiredBeforeStage(t *testing.T) {
+	c := rotatingCA(t)
+	old, err := c.rotator.issuing(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, c.rotator.retireCA(t.Context(), old))
+	staged := c.apply(rotation.Stage)
+	require.Equal(t, "CN=gpuaas test node CA G2", staged.Issuer)
+	c.requireCA(staged, 1, 1)
 }

@@ -51,8 +51,8 @@ type Rotation struct {
 	StartedAt time.Time  `json:"started_at"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	Outcome   Outcome    `json:"outcome,omitempty"`
-	// CheckedAt is when the workflow last looked at the rotation, Failure what prevented
-	// it from continuing.
+	// CheckedAt is when the workflow last looked at the rotation. Failure is the FailureOf what
+	// prevented it from continuing.
 	CheckedAt time.Time `json:"checked_at"`
 	Failure   string    `json:"failure,omitempty"`
 }
@@ -284,35 +284,53 @@ func (r Rotation) Decide(d Decision, now time.Time) (Rotation, error) {
 	return r, nil
 }
 
-// resume ends a pause. A rollback that failed because Vault has retired the old key goes forward
-// again. No other one does: resume also starts the workflow of a rotation again.
+// resume ends a pause. A rollback whose failure has resume as its next step goes forward again. No
+// other one does: resume also starts the workflow of a rotation again.
 func (r Rotation) resume(now time.Time) Rotation {
-	switch stuck := strings.HasPrefix(r.Failure, keyRetired); {
+	switch _, next := r.Cause(); {
 	case r.Paused:
 		r.Paused = false
-	case r.Phase == Restore && stuck:
+	case r.Phase == Restore && next == nextForward:
 		r = r.enter(Activate, now)
-	case r.Phase == Remove && stuck:
+	case r.Phase == Remove && next == nextForward:
 		r = r.enter(Stage, now)
 	}
 	return r
 }
 
-// keyRetired is how the message of ErrKeyRetired begins, and so a rotation's Failure.
-const keyRetired = "Vault has retired "
+// nextForward is the next step of ErrKeyRetired.
+const nextForward = "gpuaas rotate resume --reason TEXT, which continues the rotation"
 
 // ErrKeyRetired is the error of a rollback after the rotation has ended in a time that the
 // database lost: Vault has retired the key. Resume then continues the rotation.
 func ErrKeyRetired(key string) error {
-	return schema.NewError(schema.KindInvalidRequest, keyRetired+"%s, so the rotation cannot be rolled back", key).
-		WithReason("old_key_retired").WithNext("gpuaas rotate resume --reason TEXT, which continues the rotation")
+	return schema.NewError(schema.KindInvalidRequest, "Vault has retired %s, so the rotation cannot be rolled back", key).
+		WithReason("old_key_retired").WithNext(nextForward)
 }
 
 // ErrCARetired is the error of a rotation of the node CA after its rollback has ended in a time
 // that the database lost: Vault has retired the new CA. A rollback then ends the rotation again.
 func ErrCARetired(name string) error {
-	return schema.NewError(schema.KindInvalidRequest, "the new CA %s is retired in Vault", name).
+	return schema.NewError(schema.KindInvalidRequest, "Vault has retired the new CA %s, so the rotation can only be rolled back", name).
 		WithReason("new_key_retired").WithNext("gpuaas rotate rollback --reason TEXT")
+}
+
+// beforeNext separates the message from the next step in a rotation's Failure.
+const beforeNext = "; next: "
+
+// FailureOf returns the message of an error that is not nil, followed by its next step if it has one.
+func FailureOf(err error) string {
+	e := schema.AsError(err)
+	if e.Next == "" {
+		return e.Message
+	}
+	return e.Message + beforeNext + e.Next
+}
+
+// Cause returns the message and the next step of Failure. Both may be empty.
+func (r Rotation) Cause() (message, next string) {
+	message, next, _ = strings.Cut(r.Failure, beforeNext)
+	return message, next
 }
 
 func (r Rotation) rollback(now time.Time) (Rotation, error) {

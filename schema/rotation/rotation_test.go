@@ -142,7 +142,13 @@ func TestResumeOfARollback(t *testing.T) {
 		again, err := unpaused.Decide(rotation.Resume, now)
 		require.NoError(t, err)
 		require.Equal(t, phase, again.Phase)
-		unpaused.Failure = schema.AsError(rotation.ErrKeyRetired("task-dev.v1")).Message + "; next: x"
+		for _, other := range []error{rotation.ErrCARetired("g2"), schema.NewError(schema.KindInternal, "Vault has retired its storage")} {
+			unpaused.Failure = rotation.FailureOf(other)
+			again, err = unpaused.Decide(rotation.Resume, now)
+			require.NoError(t, err)
+			require.Equal(t, phase, again.Phase, unpaused.Failure)
+		}
+		unpaused.Failure = rotation.FailureOf(rotation.ErrKeyRetired("task-dev.v1"))
 		resumed, err := unpaused.Decide(rotation.Resume, now)
 		require.NoError(t, err)
 		require.Equal(t, forward, resumed.Phase)

@@ -149,10 +149,13 @@ timeout 180 bash -c 'until 2>/dev/null </dev/tcp/127.0.0.1/%[3]d; do sleep 0.2; 
 // configuration that the removal left. One that an administrator disabled stays disabled.
 func installedAgain(t *testing.T, m *systemdtest.Guest) {
 	t.Helper()
-	const again = "apt-get remove --yes gpuaas-worker; apt-get install --yes /root/gpuaas-worker_*.deb\n"
+	const again = "apt-get remove --yes gpuaas-worker\napt-get install --yes /root/gpuaas-worker_*.deb\n"
 	m.Do(again + "systemctl is-enabled gpuaas-worker; systemctl is-active gpuaas-worker")
-	_, err := m.Run(t.Context(), "systemctl disable --now gpuaas-worker\n"+again+"systemctl is-enabled gpuaas-worker || systemctl is-active gpuaas-worker")
-	require.Error(t, err, "it is enabled or runs although it was disabled")
+	m.Do("systemctl disable --now gpuaas-worker\n" + again)
+	for _, check := range []string{"is-enabled", "is-active"} {
+		_, err := m.Run(t.Context(), "systemctl "+check+" gpuaas-worker")
+		require.Error(t, err, "%s, although it was disabled", check)
+	}
 	m.Do("systemctl enable --now gpuaas-worker")
 }
 

@@ -7,10 +7,11 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"os"
 	"slices"
@@ -18,16 +19,22 @@ import (
 )
 
 func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(files []string, out io.Writer) error {
 	suites := suites{}
-	for _, name := range os.Args[1:] {
+	for _, name := range files {
 		if err := suites.read(name); err != nil {
-			fmt.Fprintln(os.Stderr, "report:", err)
-			os.Exit(1)
+			return err
 		}
 	}
-	if problems := suites.print(os.Stdout); problems > 0 {
-		os.Exit(1)
+	if problems := suites.print(out); problems > 0 {
+		return fmt.Errorf("tests did not run: %d problems", problems)
 	}
+	return nil
 }
 
 // event is a line of go test -json. Test is empty in an event of the package.
@@ -49,12 +56,11 @@ type suites map[string]*suite
 
 // read adds the events of a file.
 func (s suites) read(name string) error {
-	f, err := os.Open(name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	lines := json.NewDecoder(bufio.NewReader(f))
+	lines := json.NewDecoder(bytes.NewReader(text))
 	for {
 		var e event
 		if err := lines.Decode(&e); err == io.EOF {

@@ -225,7 +225,7 @@ func (r *bulkRow) answered(verb bulkVerb, err error) {
 		r.outcome = bulkAccepted
 	case verb.Decision == "" && lifecycle.StartAccepted(reason):
 		r.outcome = bulkWaiting
-	case r.err.Kind == schema.KindServiceUnavailable && reason != lifecycle.ReasonNoWorker:
+	case r.err.Kind == schema.KindServiceUnavailable && lifecycle.MaybeAccepted(reason):
 		r.outcome, r.err = bulkUnknown, r.err.WithNext(r.look())
 	default:
 		r.outcome = bulkFailed

@@ -142,6 +142,34 @@ func TestBulkOutcomeNotKnown(t *testing.T) {
 	require.Contains(t, page, "gpuaas op show "+operationID)
 }
 
+// A request that a service rejected has failed, and the page has the next step of the error.
+func TestBulkRejectedByAService(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	for reason, next := range map[string]string{"namespace_missing": "gpuaas admin setup", "temporal_unauthenticated": "check TEMPORAL_API_KEY",
+		"temporal_forbidden": "set a credential", "temporal_throttled": "retry later", "temporal_tls": "check the TEMPORAL_TLS_ variables",
+		"temporal_unimplemented": "check TEMPORAL_ADDRESS", "database_login": "correct the database URL"} {
+		s.backend.answer("POST /nodes/"+idOf(0)+"/drain",
+			schema.NewError(schema.KindServiceUnavailable, "the service rejects the call").WithReason(reason).WithNext(next))
+		form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
+		form.Set("parallel", "1")
+		page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+		require.Contains(t, page, "failed</span> <strong>1</strong>", reason)
+		require.Contains(t, page, "<code>"+next+"</code>", reason)
+		require.NotContains(t, page, "gpuaas op list", reason)
+		require.Contains(t, page, "not sent</span> <strong>1</strong>", "the run stops: %s", reason)
+	}
+
+	p := parked().OperationSummary
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
+	s.backend.answer("POST /operations/"+operationID+"/extend", schema.NewError(schema.KindServiceUnavailable, "the workflow tasks fail").
+		WithReason("workflow_tasks_fail").WithNext("correct what the log names"))
+	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
+	require.Contains(t, page, "failed</span> <strong>1</strong>")
+	require.Contains(t, page, "<code>correct what the log names</code>")
+}
+
 // The keys of a run name it, so that a second run of the same plan is no repeat of the first.
 func TestBulkRunsHaveTheirOwnKeys(t *testing.T) {
 	t.Parallel()

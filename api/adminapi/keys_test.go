@@ -157,22 +157,26 @@ func TestStartUnanswered(t *testing.T) {
 		headers []string
 		says    string
 		next    string
+		reason  string
 	}{
 		"without a key": {func(d *backend) {
 			d.submitErr = schema.NewError(schema.KindServiceUnavailable, "Temporal does not answer")
 		}, nil,
-			"the operation may have been accepted", "gpuaas op list --node gpu-1"},
+			"the operation may have been accepted", "gpuaas op list --node gpu-1", ""},
 		"with a key": {func(d *backend) {
 			d.submitErr = schema.NewError(schema.KindServiceUnavailable, "Temporal does not answer")
 		}, []string{wire.HeaderIdempotencyKey, "k"},
-			"the operation may have been accepted", "repeat the request with the same Idempotency-Key, or run: gpuaas op list --node gpu-1"},
+			"the operation may have been accepted", "repeat the request with the same Idempotency-Key, or run: gpuaas op list --node gpu-1", ""},
 		"no bundle": {func(d *backend) {
-			d.issueErr = schema.NewError(schema.KindServiceUnavailable, "the database is unavailable")
+			d.issueErr = schema.NewError(schema.KindServiceUnavailable, "the database rejects the role").WithReason("database_login")
 		}, nil,
-			"was accepted", "gpuaas op list --node gpu-1"},
+			"was accepted", "gpuaas op list --node gpu-1", "response_lost"},
 		"no worker": {func(d *backend) {
 			d.submitErr = schema.NewError(schema.KindServiceUnavailable, "it runs as soon as a worker is up").WithReason("no_worker").WithNext("gpuaas op watch gpu-1")
-		}, nil, "it runs as soon as a worker is up", "gpuaas op watch gpu-1"},
+		}, nil, "it runs as soon as a worker is up", "gpuaas op watch gpu-1", "no_worker"},
+		"rejected": {func(d *backend) {
+			d.submitErr = schema.NewError(schema.KindServiceUnavailable, "Temporal has no namespace").WithReason("namespace_missing").WithNext("gpuaas admin setup")
+		}, nil, "Temporal has no namespace", "gpuaas admin setup", "namespace_missing"},
 	} {
 		d := newBackend()
 		c.fail(d)
@@ -181,6 +185,7 @@ func TestStartUnanswered(t *testing.T) {
 		e := refusal(t, w)
 		assert.Contains(t, e.Message, c.says, name)
 		assert.Equal(t, c.next, e.Next, name)
+		assert.Equal(t, c.reason, e.Reason, name)
 	}
 }
 

@@ -158,7 +158,7 @@ func (o operations) start(action lifecycle.Action) handler {
 		if err == nil {
 			started.Node, err = o.Nodes.Node(c.Context(), node.ID)
 		}
-		return started, unanswered(err, "operation "+op.OperationID+" was accepted", in, c.key)
+		return started, incomplete(err, op, in, c.key)
 	}
 }
 
@@ -200,7 +200,7 @@ func (b base) submit(c *call, in lifecycle.OperationInput, node wire.NodeView) (
 		e.Next += "; to end the enrollment: " + lifecycle.DecisionCommand(lifecycle.DecisionCancel, lifecycle.ActionEnroll, node.Host, node.Operation.OperationID)
 		return op, &e
 	case err != nil:
-		return op, unanswered(err, "the operation may have been accepted", in, c.key)
+		return op, unanswered(err, in, c.key)
 	case c.key != "" && (op.Reason != in.Reason || !reflect.DeepEqual(op.Options.Requested(), in.Options.Requested())):
 		return op, keyInUse("it started operation " + op.OperationID + " with another reason or other options")
 	}
@@ -244,12 +244,30 @@ func nextIn(node wire.NodeView, err error) error {
 	return err
 }
 
-// unanswered adds to an error after which the operation may run that it may, and how
-// to find out. Some reasons of Lifecycle.Submit say so themselves.
-func unanswered(err error, accepted string, in lifecycle.OperationInput, key string) error {
-	if err == nil || !schema.KindOf(err).Info().Retry || lifecycle.StartAccepted(schema.AsError(err).Reason) {
+// unanswered adds to an error of Lifecycle.Submit after which the operation may run that it may, and how to
+// find out. An error that says itself what became of the operation is returned unchanged.
+func unanswered(err error, in lifecycle.OperationInput, key string) error {
+	kind, reason := schema.KindOf(err), schema.AsError(err).Reason
+	if !kind.Info().Retry || kind == schema.KindServiceUnavailable && !lifecycle.MaybeAccepted(reason) {
 		return err
 	}
+	return lookFor(err, "the operation may have been accepted", in, key)
+}
+
+// incomplete adds to an error after the start of an operation that it was accepted, and how to find it.
+func incomplete(err error, op lifecycle.Operation, in lifecycle.OperationInput, key string) error {
+	if err == nil || !schema.KindOf(err).Info().Retry {
+		return err
+	}
+	e := lookFor(err, "operation "+op.OperationID+" was accepted", in, key)
+	if e.Kind == schema.KindServiceUnavailable {
+		e.Reason = lifecycle.ReasonResponseLost // the message names the service that failed
+	}
+	return e
+}
+
+// lookFor returns the error with what is true of the operation, and with the command that lists it.
+func lookFor(err error, accepted string, in lifecycle.OperationInput, key string) *schema.Error {
 	e := *schema.AsError(err)
 	e.Message += "; " + accepted
 	e.Next = "gpuaas op list --node " + in.Host

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gpuaas/gpuaas/api/edge"
 	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
@@ -44,10 +43,11 @@ type bulkRun struct {
 	parallel   int
 	started    time.Time
 
-	stops   sync.Mutex // held while a stop is recorded
+	records sync.Mutex // held while a stop is recorded
 	mu      sync.Mutex
 	rows    []bulkRow
-	why     string // why no further request is sent
+	why     string         // why no further request is sent
+	stopped *audit.Subject // who stopped the run, until the audit trail has it
 	endedAt time.Time
 }
 
@@ -64,10 +64,11 @@ type bulkOutcome string
 
 const (
 	bulkNotSent  bulkOutcome = "not sent"
+	bulkSent     bulkOutcome = "sent" // without a response yet
 	bulkAccepted bulkOutcome = "accepted"
 	bulkWaiting  bulkOutcome = "accepted, waiting" // Temporal has the operation, which a worker or the database delays
 	bulkOutdated bulkOutcome = "outdated"          // the operation continued, ended or parked again before
-	bulkUnknown  bulkOutcome = "not known"         // a service did not respond: the request may have been accepted
+	bulkUnknown  bulkOutcome = "outcome unknown"   // a service did not respond: the request may have been accepted
 	bulkFailed   bulkOutcome = "failed"
 )
 
@@ -146,30 +147,13 @@ func (b *bulkRuns) stop() {
 	b.open.Wait()
 }
 
-// stopBy stops an open run for the subject of a request, and first records that. A second stop does
-// nothing.
-func (b *bulkRuns) stopBy(r *request, run *bulkRun) error {
-	run.stops.Lock()
-	defer run.stops.Unlock()
-	v := run.view()
-	if v.Stopped != "" || !v.EndedAt.IsZero() {
-		return nil
-	}
-	by := audit.Subject{Actor: r.Subject.Name, Via: Via, CorrelationID: edge.CorrelationID(r.Context())}
-	err := b.console.cfg.Trail.BulkStopped(r.Context(), BulkStop{v.ID, v.Verb, v.By, v.Reason, v.Total, v.Done}, by)
-	if err == nil {
-		run.stop("stopped by " + r.Subject.Name)
-	}
-	return err
-}
-
 // work sends the requests of a run, some at a time.
 func (b *bulkRuns) work(run *bulkRun) {
 	var group errgroup.Group
 	group.SetLimit(run.parallel)
 	for i := range run.rows {
 		group.Go(func() error {
-			if run.next() {
+			if !run.over() {
 				b.send(run, i)
 			}
 			return nil
@@ -195,6 +179,9 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 		return
 	case err != nil:
 		run.stop(row.unavailable(err))
+		return
+	}
+	if !run.next(i) {
 		return
 	}
 	path, body := row.request(run.verb, run.reason)
@@ -225,7 +212,7 @@ func (r *bulkRow) answered(verb bulkVerb, err error) {
 		r.outcome = bulkAccepted
 	case verb.Decision == "" && lifecycle.StartAccepted(reason):
 		r.outcome = bulkWaiting
-	case r.err.Kind == schema.KindServiceUnavailable && reason != lifecycle.ReasonNoWorker:
+	case r.err.Kind == schema.KindServiceUnavailable && lifecycle.MaybeAccepted(reason):
 		r.outcome, r.err = bulkUnknown, r.err.WithNext(r.look())
 	default:
 		r.outcome = bulkFailed
@@ -240,19 +227,15 @@ func (t bulkTarget) look() string {
 	return "gpuaas op list --node " + t.host
 }
 
-// next reports whether a further request may be sent.
-func (r *bulkRun) next() bool {
+// next reports whether the request about the i-th target may be sent, and marks it as sent.
+func (r *bulkRun) next(i int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.why == ""
-}
-
-func (r *bulkRun) stop(why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.endedAt.IsZero() {
-		r.why = cmp.Or(r.why, why)
+	if r.why != "" {
+		return false
 	}
+	r.rows[i].outcome = bulkSent
+	return true
 }
 
 func (r *bulkRun) ended() bool {
@@ -265,9 +248,12 @@ func (r *bulkRun) ended() bool {
 type bulkView struct {
 	ID, Verb, Reason, By, Stopped string
 	StartedAt, EndedAt            time.Time
-	Total, Done                   int
-	Outcomes                      []bulkGroup
-	// Failures are groups of equal reasons: of what failed or is not known and, after the end of the run,
+	// Unrecorded is true if the audit trail may not have that an operator stopped the run.
+	Unrecorded bool
+	// Done is the number of requests with a response.
+	Total, Done int
+	Outcomes    []bulkGroup
+	// Failures are groups of equal reasons: of what failed or has an unknown outcome and, after the end of the run,
 	// of what was not sent. Rows are the first of these, and More the number of others.
 	Failures []bulkGroup
 	Rows     []bulkFailure
@@ -281,11 +267,12 @@ type bulkFailure struct{ NodeID, Host, Error, Next string }
 func (r *bulkRun) view() bulkView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := bulkView{ID: r.id, Verb: r.verb.Name, Reason: r.reason, By: r.by.Name, Stopped: r.why, StartedAt: r.started, EndedAt: r.endedAt, Total: len(r.rows)}
+	v := bulkView{ID: r.id, Verb: r.verb.Name, Reason: r.reason, By: r.by.Name, Stopped: r.why, StartedAt: r.started, EndedAt: r.endedAt,
+		Unrecorded: r.stopped != nil, Total: len(r.rows)}
 	outcomes, failures := &bulkPlan{}, &bulkPlan{}
 	for _, row := range r.rows {
 		outcomes.add(row.bulkTarget, false, string(row.outcome), "")
-		if row.outcome != bulkNotSent {
+		if row.outcome != bulkNotSent && row.outcome != bulkSent {
 			v.Done++
 		}
 		switch {

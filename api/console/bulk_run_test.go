@@ -14,7 +14,6 @@ import (
 	"github.com/gpuaas/gpuaas/api/console"
 	"github.com/gpuaas/gpuaas/api/console/consoletest"
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/lifecycle"
 	"github.com/gpuaas/gpuaas/schema/trust"
 	"github.com/gpuaas/gpuaas/schema/wire"
@@ -88,7 +87,7 @@ func TestBulkOutcomes(t *testing.T) {
 	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
 	require.Contains(t, page, "outdated</span> <strong>1</strong>")
 	require.Contains(t, page, "accepted</span> <strong>2</strong>")
-	require.NotContains(t, page, "Failed, not known or not sent")
+	require.NotContains(t, page, "Failed, outcome unknown or not sent")
 	require.NotContains(t, page, "Stopped")
 }
 
@@ -128,7 +127,7 @@ func TestBulkOutcomeNotKnown(t *testing.T) {
 	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
 	form.Set("parallel", "1")
 	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
-	require.Contains(t, page, "not known</span> <strong>1</strong>")
+	require.Contains(t, page, "outcome unknown</span> <strong>1</strong>")
 	require.Contains(t, page, "the operation may have been accepted")
 	require.Contains(t, page, "gpuaas op list --node gpu-0")
 	require.NotContains(t, page, "failed</span>")
@@ -138,8 +137,36 @@ func TestBulkOutcomeNotKnown(t *testing.T) {
 	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
 	s.backend.answer("POST /operations/"+operationID+"/extend", schema.NewError(schema.KindServiceUnavailable, "the admin API does not respond"))
 	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
-	require.Contains(t, page, "not known</span> <strong>1</strong>")
+	require.Contains(t, page, "outcome unknown</span> <strong>1</strong>")
 	require.Contains(t, page, "gpuaas op show "+operationID)
+}
+
+// A request that a service rejected has failed, and the page has the next step of the error.
+func TestBulkRejectedByAService(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	for reason, next := range map[string]string{"namespace_missing": "gpuaas admin setup", "temporal_unauthenticated": "check TEMPORAL_API_KEY",
+		"temporal_forbidden": "set a credential", "temporal_throttled": "retry later", "temporal_tls": "check the TEMPORAL_TLS_ variables",
+		"temporal_unimplemented": "check TEMPORAL_ADDRESS", "database_login": "correct the database URL"} {
+		s.backend.answer("POST /nodes/"+idOf(0)+"/drain",
+			schema.NewError(schema.KindServiceUnavailable, "the service rejects the call").WithReason(reason).WithNext(next))
+		form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
+		form.Set("parallel", "1")
+		page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+		require.Contains(t, page, "failed</span> <strong>1</strong>", reason)
+		require.Contains(t, page, "<code>"+next+"</code>", reason)
+		require.NotContains(t, page, "gpuaas op list", reason)
+		require.Contains(t, page, "not sent</span> <strong>1</strong>", "the run stops: %s", reason)
+	}
+
+	p := parked().OperationSummary
+	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
+	s.backend.answer("POST /operations/"+operationID+"/extend", schema.NewError(schema.KindServiceUnavailable, "the workflow tasks fail").
+		WithReason("workflow_tasks_fail").WithNext("correct what the log names"))
+	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
+	require.Contains(t, page, "failed</span> <strong>1</strong>")
+	require.Contains(t, page, "<code>correct what the log names</code>")
 }
 
 // The keys of a run name it, so that a second run of the same plan is no repeat of the first.
@@ -155,41 +182,6 @@ func TestBulkRunsHaveTheirOwnKeys(t *testing.T) {
 		keys[r.key] = true
 	}
 	require.Len(t, keys, 4)
-}
-
-// A run that an operator stops sends no further request. The audit trail has who stopped the run of whom,
-// once, and a stop that cannot be recorded does not happen.
-func TestStopOfABulkRun(t *testing.T) {
-	t.Parallel()
-	trail := &consoletest.Trail{}
-	s := newSite(t, func(cfg *console.Config) { cfg.Trail = trail }).login(trust.RoleOperator)
-	s.backend.fleetOf(20)
-	waiting, release := s.backend.holdDrain()
-	form := confirmed(s, "/console/bulk?do=drain&state=active", "19")
-	form.Set("parallel", "1")
-	started := s.do(http.MethodPost, "/console/bulk", form)
-	run := started.Header().Get("Location")
-	harness.Eventually(t, "the first request waits", waiting.Load)
-	trail.Fail(schema.NewError(schema.KindServiceUnavailable, "the database at db-1 does not respond"))
-	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodPost, run+"/stop", nil).Code)
-	require.NotContains(t, s.get(run).Body.String(), "stopped by")
-
-	trail.Fail(nil)
-	s.login(trust.RoleAdmin)
-	for range 2 {
-		require.Equal(t, http.StatusSeeOther, s.do(http.MethodPost, run+"/stop", nil).Code)
-	}
-	close(release)
-	require.Contains(t, endedRun(s, started), "stopped by admin-1")
-	require.Len(t, s.backend.sent(http.MethodPost), 1)
-	s.do(http.MethodPost, run+"/stop", nil)
-	stops := trail.Stops()
-	require.Len(t, stops, 1)
-	require.NotEmpty(t, stops[0].By.CorrelationID)
-	stops[0].By.CorrelationID = ""
-	require.Equal(t, consoletest.Stop{
-		BulkStop: console.BulkStop{ID: form.Get("key"), Run: "drain", StartedBy: "operator-1", Reason: "rack r7 loses power", Requests: 19},
-		By:       audit.Subject{Actor: "admin-1", Via: console.Via}}, stops[0])
 }
 
 // A process that stops sends no further request and waits for those that it sent. Nothing starts after it.

@@ -224,7 +224,7 @@ func tone(state any) string {
 	case "parked", "forced", "force", "skip", "skipped", "offline", "quarantined", "unknown", "work", "final",
 		string(bulkWaiting), string(bulkUnknown):
 		return "warn"
-	case "running", "draining", "dispatched", "enrolling", "bootstrap_issued", "provisioning":
+	case "running", "draining", "dispatched", "enrolling", "bootstrap_issued", "provisioning", string(bulkSent):
 		return "busy"
 	}
 	return "quiet"

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gpuaas/gpuaas/schema"
-	"github.com/gpuaas/gpuaas/schema/audit"
 	"github.com/gpuaas/gpuaas/schema/trust"
 )
 
@@ -51,21 +50,6 @@ type Sessions interface {
 	FindSession(ctx context.Context, id [sha256.Size]byte, used bool) (Session, error)
 	// DeleteSession deletes a session, if there is one.
 	DeleteSession(ctx context.Context, id [sha256.Size]byte) error
-}
-
-// Trail records in the audit trail what the console does without the admin API.
-type Trail interface {
-	// BulkStopped records that a subject stopped a bulk run.
-	BulkStopped(ctx context.Context, s BulkStop, by audit.Subject) error
-}
-
-// BulkStop is a bulk run that was stopped.
-type BulkStop struct {
-	// ID is that of the run, Run what it does, StartedBy the subject who started it, and Reason the
-	// reason given for it.
-	ID, Run, StartedBy, Reason string
-	// Sent is how many of its requests got a response before.
-	Requests, Sent int
 }
 
 // sessionID names a session in memory.

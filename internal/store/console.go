@@ -47,7 +47,11 @@ func (s *Console) DeleteSession(ctx context.Context, id [sha256.Size]byte) error
 
 // BulkStopped implements console.Trail. The audit row is in the system stream.
 func (s *Console) BulkStopped(ctx context.Context, stop console.BulkStop, by audit.Subject) error {
-	_, err := write(ctx, s.db, "recording the stop of a bulk run", func(_ context.Context, tx *tx) (struct{}, error) {
+	_, err := write(ctx, s.db, "recording the stop of a bulk run", func(ctx context.Context, tx *tx) (struct{}, error) {
+		noted, err := tx.BulkStopNoted(ctx, audit.SystemStream, audit.BulkStopped, stop.ID)
+		if err != nil || noted {
+			return struct{}{}, err
+		}
 		e := subjectEvent(by, audit.SystemStream, audit.BulkStopped, stop.ID, map[string]string{"run": stop.Run, "started_by": stop.StartedBy,
 			"requests": strconv.Itoa(stop.Requests), "sent": strconv.Itoa(stop.Sent)})
 		e.Reason = stop.Reason

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuaas/gpuaas/activities"
 	"github.com/gpuaas/gpuaas/schema"
+	"github.com/gpuaas/gpuaas/schema/lifecycle"
 )
 
 // The reasons with which Setup fails when it may not create something.
@@ -72,7 +73,7 @@ func (c *connection) interpret(err error, doing string) error {
 			return unavailable("temporal_tls", "check that Temporal is up, and the TEMPORAL_TLS_ variables (docs/temporal.md)",
 				"Temporal at %s closed the connection after the TLS handshake; it may require a client certificate (%s)", c.address, doing)
 		}
-		return unavailable("temporal_unreachable", "check TEMPORAL_ADDRESS, or run: gpuaas dev status",
+		return unavailable(lifecycle.ReasonTemporalUnreachable, "check TEMPORAL_ADDRESS, or run: gpuaas dev status",
 			"Temporal at %s does not respond (%s)", c.address, doing)
 	}
 	return schema.Wrap(schema.KindInternal, err, "%s", doing)

@@ -82,12 +82,21 @@ const (
 	ReasonClaimPending = "database_unavailable"
 	// ReasonResponseLost: Temporal accepted the operation, and its response was lost.
 	ReasonResponseLost = "response_lost"
+	// ReasonTemporalUnreachable: Temporal did not respond to a call.
+	ReasonTemporalUnreachable = "temporal_unreachable"
 )
 
 // StartAccepted reports whether Temporal accepted an operation whose start failed for the reason. The
 // operation continues without the caller.
 func StartAccepted(reason string) bool {
 	return slices.Contains([]string{ReasonNoWorker, ReasonClaimPending, ReasonResponseLost}, reason)
+}
+
+// MaybeAccepted reports whether a request that failed with KindServiceUnavailable for the reason may have been
+// accepted, because a service did not respond to it. Without a reason, that is not excluded. With another
+// reason, a service rejected the request, or StartAccepted applies.
+func MaybeAccepted(reason string) bool {
+	return slices.Contains([]string{"", ReasonTimeout, ReasonTemporalUnreachable}, reason)
 }
 
 // ParkReasons lists the reasons for which an operation parks, and those of abandoned

@@ -23,3 +23,9 @@ DELETE FROM console_sessions WHERE id IN (
     SELECT s.id FROM console_sessions s
     WHERE least(s.expires_at, s.last_seen_at + make_interval(secs => sqlc.arg(idle_seconds)::float8)) < now() - make_interval(secs => sqlc.arg(keep_seconds)::float8)
     LIMIT sqlc.arg(max_rows)::bigint);
+
+-- Reports whether the stop of a bulk run is in the audit already: a record whose commit got no response is
+-- repeated within minutes.
+-- name: BulkStopNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = sqlc.arg(stream) AND at > now() - interval '1 day'
+               AND action = sqlc.arg(action) AND target = sqlc.arg(run_id))::boolean;

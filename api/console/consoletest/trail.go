@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/gpuaas/gpuaas/api/console"
+	"github.com/gpuaas/gpuaas/schema"
 	"github.com/gpuaas/gpuaas/schema/audit"
 )
 
@@ -24,11 +25,14 @@ type Stop struct {
 }
 
 // BulkStopped implements console.Trail.
-func (t *Trail) BulkStopped(_ context.Context, s console.BulkStop, by audit.Subject) error {
+func (t *Trail) BulkStopped(ctx context.Context, s console.BulkStop, by audit.Subject) error {
+	if err := ctx.Err(); err != nil {
+		return schema.Wrap(schema.KindServiceUnavailable, err, "the call was canceled")
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err == nil {
-		t.stops = append(t.stops, Stop{s, by})
+		t.stops = append(t.stops, Stop{BulkStop: s, By: by})
 	}
 	return t.err
 }

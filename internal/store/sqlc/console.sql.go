@@ -9,6 +9,20 @@ import (
 	"context"
 )
 
+const bulkStopNoted = `-- name: BulkStopNoted :one
+SELECT EXISTS (SELECT 1 FROM audit_events WHERE stream = $1 AND at > now() - interval '1 day'
+               AND action = $2 AND target = $3)::boolean
+`
+
+// Reports whether the stop of a bulk run is in the audit already: a record whose commit got no response is
+// repeated within minutes.
+func (q *Queries) BulkStopNoted(ctx context.Context, stream string, action string, runID string) (bool, error) {
+	row := q.db.QueryRow(ctx, bulkStopNoted, stream, action, runID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const createConsoleSession = `-- name: CreateConsoleSession :exec
 WITH surplus AS (DELETE FROM console_sessions WHERE id IN (SELECT s.id FROM console_sessions s WHERE s.token_hash = $2
     ORDER BY s.last_seen_at DESC, s.id OFFSET $5::bigint - 1))

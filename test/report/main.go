@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
 	"maps"
 	"os"
 	"slices"
@@ -20,7 +19,8 @@ import (
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, "report:", err)
+		os.Exit(1) //nolint:forbidigo // in a main package
 	}
 }
 

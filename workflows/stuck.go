@@ -54,7 +54,7 @@ func (op park) stuck(cause error, since time.Time) lifecycle.Stuck {
 		s.WaitingOn = lifecycle.AttentionOperator
 		s.Cause = "the node lost power or network, or its agent ended, while it ran the task; " +
 			"inspect the node before you run the task again; if its agent was purged or its disk replaced, " +
-			"it cannot take the task: cancel the operation, then run: " + trust.IdentityLock{}.Next(op.name())
+			"it cannot take the task: cancel the operation, skip its undo when that parks, then run: " + trust.IdentityLock{}.Next(op.name())
 		s.Options = append([]lifecycle.Option{lifecycle.ResumeTask(lifecycle.TaskID(op.in.OperationID, op.currentStep))}, s.Options...)
 	case e.Reason == lifecycle.ReasonProviderUnknown:
 		s.WaitingOn, s.Cause = lifecycle.AttentionOperator, "the workers that run have no adapter for provider "+

@@ -113,7 +113,7 @@ func TestParkOfALockedNode(t *testing.T) {
 		report := task.NoReport(task.Lost, 1)
 		s := parkOf(t, lifecycle.ActionDrain, "task workload.drain", report.Failure())
 		require.Equal(t, lifecycle.DecisionResume, s.Options[0].Decision)
-		require.Contains(t, s.Cause, "cancel the operation, then run: "+reissue)
+		require.Contains(t, s.Cause, "cancel the operation, skip its undo when that parks, then run: "+reissue)
 	})
 }
 

@@ -190,7 +190,7 @@ func (b *bulkRuns) send(run *bulkRun, i int) {
 		_, err = b.console.call(ctx, apiCall{by: subject, method: "POST", target: path, body: raw, key: run.id + ":" + cmp.Or(row.operationID, row.nodeID)})
 	}
 	row.answered(run.verb, err)
-	if row.outcome != bulkAccepted && schema.KindOf(err) == schema.KindServiceUnavailable {
+	if schema.KindOf(err) == schema.KindServiceUnavailable && !appliedLater(row.err.Reason) {
 		run.stop(row.unavailable(err))
 	}
 	run.mu.Lock()
@@ -208,7 +208,7 @@ func (r *bulkRow) answered(verb bulkVerb, err error) {
 	switch reason := r.err.Reason; {
 	case r.err.Kind == schema.KindDecisionOutdated:
 		r.outcome = bulkOutdated
-	case reason == lifecycle.ReasonCancelStored || reason == lifecycle.ReasonDecisionAccepted: // applied later
+	case appliedLater(reason), verb.Decision == "" && reason == lifecycle.ReasonResponseLost:
 		r.outcome = bulkAccepted
 	case verb.Decision == "" && lifecycle.StartAccepted(reason):
 		r.outcome = bulkWaiting
@@ -217,6 +217,11 @@ func (r *bulkRow) answered(verb bulkVerb, err error) {
 	default:
 		r.outcome = bulkFailed
 	}
+}
+
+// appliedLater reports whether the operation has the decision and applies it later.
+func appliedLater(reason string) bool {
+	return reason == lifecycle.ReasonCancelStored || reason == lifecycle.ReasonDecisionAccepted
 }
 
 // look is the command that shows whether the request was accepted.

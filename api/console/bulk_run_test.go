@@ -141,6 +141,21 @@ func TestBulkOutcomeNotKnown(t *testing.T) {
 	require.Contains(t, page, "gpuaas op show "+operationID)
 }
 
+// An operation that was accepted before a service failed is accepted, and the run stops.
+func TestBulkResponseLost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).login(trust.RoleOperator)
+	s.backend.fleetOf(3)
+	s.backend.answer("POST /nodes/"+idOf(0)+"/drain", schema.NewError(schema.KindServiceUnavailable,
+		"the database does not respond; operation x was accepted").WithReason(lifecycle.ReasonResponseLost))
+	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
+	form.Set("parallel", "1")
+	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	require.Contains(t, page, "accepted</span> <strong>1</strong>")
+	require.NotContains(t, page, "accepted, waiting</span>")
+	require.Contains(t, page, "not sent</span> <strong>1</strong>")
+}
+
 // A request that a service rejected has failed, and the page has the next step of the error.
 func TestBulkRejectedByAService(t *testing.T) {
 	t.Parallel()

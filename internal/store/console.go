@@ -48,6 +48,9 @@ func (s *Console) DeleteSession(ctx context.Context, id [sha256.Size]byte) error
 // BulkStopped implements console.Trail. The audit row is in the system stream.
 func (s *Console) BulkStopped(ctx context.Context, stop console.BulkStop, by audit.Subject) error {
 	_, err := write(ctx, s.db, "recording the stop of a bulk run", func(ctx context.Context, tx *tx) (struct{}, error) {
+		if err := tx.LockBulkStop(ctx, stop.ID); err != nil {
+			return struct{}{}, err
+		}
 		noted, err := tx.BulkStopNoted(ctx, audit.SystemStream, audit.BulkStopped, stop.ID)
 		if err != nil || noted {
 			return struct{}{}, err

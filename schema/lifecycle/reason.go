@@ -80,7 +80,8 @@ const (
 	ReasonNoWorker = "no_worker"
 	// ReasonClaimPending: Temporal accepted the operation, and the database did not respond to its claim.
 	ReasonClaimPending = "database_unavailable"
-	// ReasonResponseLost: Temporal accepted the operation, and its response was lost.
+	// ReasonResponseLost: Temporal accepted the operation, and the response was lost: that of Temporal, or
+	// the read of the node after it failed.
 	ReasonResponseLost = "response_lost"
 	// ReasonTemporalUnreachable: Temporal did not respond to a call.
 	ReasonTemporalUnreachable = "temporal_unreachable"

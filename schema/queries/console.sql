@@ -24,6 +24,10 @@ DELETE FROM console_sessions WHERE id IN (
     WHERE least(s.expires_at, s.last_seen_at + make_interval(secs => sqlc.arg(idle_seconds)::float8)) < now() - make_interval(secs => sqlc.arg(keep_seconds)::float8)
     LIMIT sqlc.arg(max_rows)::bigint);
 
+-- Lets one transaction at a time record the stop of a bulk run.
+-- name: LockBulkStop :exec
+SELECT pg_advisory_xact_lock(hashtextextended('gpuaas.bulk.stop ' || sqlc.arg(run_id)::text, 0));
+
 -- Reports whether the stop of a bulk run is in the audit already: a record whose commit got no response is
 -- repeated within minutes.
 -- name: BulkStopNoted :one

@@ -95,6 +95,16 @@ func (q *Queries) FindConsoleSession(ctx context.Context, seenEverySeconds float
 	return i, err
 }
 
+const lockBulkStop = `-- name: LockBulkStop :exec
+SELECT pg_advisory_xact_lock(hashtextextended('gpuaas.bulk.stop ' || $1::text, 0))
+`
+
+// Lets one transaction at a time record the stop of a bulk run.
+func (q *Queries) LockBulkStop(ctx context.Context, runID string) error {
+	_, err := q.db.Exec(ctx, lockBulkStop, runID)
+	return err
+}
+
 const seeConsoleSession = `-- name: SeeConsoleSession :exec
 UPDATE console_sessions SET last_seen_at = now() WHERE id = $1
 `

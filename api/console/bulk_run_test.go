@@ -82,9 +82,7 @@ func TestBulkOutcomes(t *testing.T) {
 		schema.NewError(schema.KindServiceUnavailable, "it is applied later").WithReason(lifecycle.ReasonDecisionAccepted))
 	s.backend.answer("POST /operations/"+idOf(8)+"/extend",
 		schema.NewError(schema.KindServiceUnavailable, "it is stored").WithReason(lifecycle.ReasonCancelStored))
-	form := confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "3")
-	form.Set("parallel", "1")
-	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	page := oneByOne(s, "/console/bulk?do=decide+extend&park=drain_blocked", "3")
 	require.Contains(t, page, "outdated</span> <strong>1</strong>")
 	require.Contains(t, page, "accepted</span> <strong>2</strong>")
 	require.NotContains(t, page, "Failed, outcome unknown or not sent")
@@ -100,9 +98,7 @@ func TestBulkWithoutWorker(t *testing.T) {
 	noWorker := schema.NewError(schema.KindServiceUnavailable, "no worker responded").WithReason(lifecycle.ReasonNoWorker)
 	s.backend.answer("POST /nodes/"+idOf(0)+"/drain", noWorker)
 	s.backend.answer("POST /nodes/"+idOf(1)+"/drain", noWorker)
-	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
-	form.Set("parallel", "1")
-	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	page := oneByOne(s, "/console/bulk?do=drain&state=active", "2")
 	require.Contains(t, page, "accepted, waiting</span> <strong>1</strong>")
 	require.Contains(t, page, "<p>Waiting: gpu-0</p>")
 	require.Contains(t, page, "not sent</span> <strong>1</strong>")
@@ -112,7 +108,7 @@ func TestBulkWithoutWorker(t *testing.T) {
 	p := parked().OperationSummary
 	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
 	s.backend.answer("POST /operations/"+operationID+"/extend", noWorker)
-	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
+	page = oneByOne(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")
 	require.Contains(t, page, "failed</span> <strong>1</strong>")
 }
 
@@ -124,9 +120,7 @@ func TestBulkOutcomeNotKnown(t *testing.T) {
 	s.backend.fleetOf(3)
 	s.backend.answer("POST /nodes/"+idOf(0)+"/drain", schema.NewError(schema.KindServiceUnavailable,
 		"Temporal does not respond; the operation may have been accepted").WithReason("temporal_unreachable"))
-	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
-	form.Set("parallel", "1")
-	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	page := oneByOne(s, "/console/bulk?do=drain&state=active", "2")
 	require.Contains(t, page, "outcome unknown</span> <strong>1</strong>")
 	require.Contains(t, page, "the operation may have been accepted")
 	require.Contains(t, page, "gpuaas op list --node gpu-0")
@@ -136,7 +130,7 @@ func TestBulkOutcomeNotKnown(t *testing.T) {
 	p := parked().OperationSummary
 	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
 	s.backend.answer("POST /operations/"+operationID+"/extend", schema.NewError(schema.KindServiceUnavailable, "the admin API does not respond"))
-	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
+	page = oneByOne(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")
 	require.Contains(t, page, "outcome unknown</span> <strong>1</strong>")
 	require.Contains(t, page, "gpuaas op show "+operationID)
 }
@@ -148,9 +142,7 @@ func TestBulkResponseLost(t *testing.T) {
 	s.backend.fleetOf(3)
 	s.backend.answer("POST /nodes/"+idOf(0)+"/drain", schema.NewError(schema.KindServiceUnavailable,
 		"the database does not respond; operation x was accepted").WithReason(lifecycle.ReasonResponseLost))
-	form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
-	form.Set("parallel", "1")
-	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	page := oneByOne(s, "/console/bulk?do=drain&state=active", "2")
 	require.Contains(t, page, "accepted</span> <strong>1</strong>")
 	require.NotContains(t, page, "accepted, waiting</span>")
 	require.Contains(t, page, "not sent</span> <strong>1</strong>")
@@ -166,9 +158,7 @@ func TestBulkRejectedByAService(t *testing.T) {
 		"temporal_unimplemented": "check TEMPORAL_ADDRESS", "database_login": "correct the database URL"} {
 		s.backend.answer("POST /nodes/"+idOf(0)+"/drain",
 			schema.NewError(schema.KindServiceUnavailable, "the service rejects the call").WithReason(reason).WithNext(next))
-		form := confirmed(s, "/console/bulk?do=drain&state=active", "2")
-		form.Set("parallel", "1")
-		page := endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+		page := oneByOne(s, "/console/bulk?do=drain&state=active", "2")
 		require.Contains(t, page, "failed</span> <strong>1</strong>", reason)
 		require.Contains(t, page, "<code>"+next+"</code>", reason)
 		require.NotContains(t, page, "gpuaas op list", reason)
@@ -179,7 +169,7 @@ func TestBulkRejectedByAService(t *testing.T) {
 	s.backend.answer("GET /operations", wire.OperationList{Operations: []wire.OperationSummary{p}})
 	s.backend.answer("POST /operations/"+operationID+"/extend", schema.NewError(schema.KindServiceUnavailable, "the workflow tasks fail").
 		WithReason("workflow_tasks_fail").WithNext("correct what the log names"))
-	page := endedRun(s, s.do(http.MethodPost, "/console/bulk", confirmed(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")))
+	page := oneByOne(s, "/console/bulk?do=decide+extend&park=drain_blocked", "1")
 	require.Contains(t, page, "failed</span> <strong>1</strong>")
 	require.Contains(t, page, "<code>correct what the log names</code>")
 }

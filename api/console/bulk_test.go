@@ -68,6 +68,14 @@ func endedRun(s *site, w interface{ Result() *http.Response }) string {
 	return page
 }
 
+// oneByOne starts the run of a plan, with one request at a time, waits until it ended and returns its page.
+func oneByOne(s *site, address, number string) string {
+	s.tb.Helper()
+	form := confirmed(s, address, number)
+	form.Set("parallel", "1")
+	return endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+}
+
 // A bulk action is planned first. It sends one request for each node of the plan, as the subject,
 // with the reason and a key of its own; a form that is sent twice starts one run.
 func TestBulk(t *testing.T) {
@@ -130,9 +138,7 @@ func TestBulkFailures(t *testing.T) {
 
 	sent := len(s.backend.sent(http.MethodPost))
 	s.backend.answer("POST /nodes/"+idOf(0)+"/drain", schema.NewError(schema.KindServiceUnavailable, "Temporal does not respond"))
-	form = confirmed(s, "/console/bulk?do=drain&state=active", "39")
-	form.Set("parallel", "1")
-	page = endedRun(s, s.do(http.MethodPost, "/console/bulk", form))
+	page = oneByOne(s, "/console/bulk?do=drain&state=active", "39")
 	require.Contains(t, page, "a service is unavailable, at gpu-0: Temporal does not respond")
 	require.Len(t, s.backend.sent(http.MethodPost), sent+1)
 }
